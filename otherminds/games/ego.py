@@ -1,0 +1,59 @@
+"""The ego frame: every seat sees itself as seat 0 and the others in turn order behind it.
+
+`to_ego` is the only code that reorders seats, for planes, joint actions, rewards and presence alike: when one of them was
+rotated and another was not, a world model once learned players that jump two cells.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+from otherminds.types import TimeStep, View
+
+
+def to_ego(x: Shaped[Array, "..."], seat: int | Array, axis: int = -1) -> Shaped[Array, "..."]:
+    """Rotate the seat axis so that `seat` comes first: entry k is seat (seat + k) mod A."""
+    return jnp.roll(x, -seat, axis)
+
+
+def from_ego(x: Shaped[Array, "..."], seat: int | Array, axis: int = -1) -> Shaped[Array, "..."]:
+    """Undo `to_ego`."""
+    return jnp.roll(x, seat, axis)
+
+
+def all_to_ego(x: Shaped[Array, "..."], seats: tuple[int, ...], axis: int = -1) -> Shaped[Array, "..."]:
+    """`to_ego` for each of several seats, stacked on a new axis just before the seat axis."""
+    return jnp.stack([to_ego(x, seat, axis) for seat in seats], axis=axis - 1 if axis < 0 else axis)
+
+
+def permute_state(state: Any, order: Array) -> Any:
+    """The same state with seat k played by whoever sat in seat order[k]; for the audit of symmetry."""
+    moved = {name: jax.tree.map(lambda leaf: leaf[order], getattr(state, name)) for name in state.by_seat}
+    fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
+    return type(state)(**{**fields, **moved})
+
+
+def view(timestep: TimeStep, seats: tuple[int, ...]) -> View:
+    """What the policy in `seats` sees of a timestep of E games."""
+    chosen = jnp.array(seats)
+    action_axis = timestep.present.ndim - 1
+    return View(
+        observation=_own(timestep.observation, seats, action_axis),
+        legal=_own(timestep.legal, seats, action_axis),
+        reward=_own(timestep.reward, seats, action_axis),
+        terminated=_own(timestep.terminated, seats, action_axis),
+        action=all_to_ego(timestep.action, seats, action_axis - timestep.action.ndim),
+        goal_reached=all_to_ego(timestep.goal_reached, seats),
+        present=all_to_ego(timestep.present, seats),
+        seat=chosen,
+        truncated=timestep.truncated,
+        first=timestep.first,
+        meeting=timestep.meeting,
+    )
+
+
+def _own(x: Array, seats: tuple[int, ...], axis: int) -> Array:
+    """The rows of the given seats; all seats in order need no copy."""
+    return x if seats == tuple(range(x.shape[axis])) else jnp.take(x, jnp.array(seats), axis=axis)
