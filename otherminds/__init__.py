@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "make": "otherminds.games",
-    "parallel_env": "otherminds.games.pettingzoo",
+    "parallel_env": "otherminds.pettingzoo",
     "jaxmarl_env": "otherminds.games.jaxmarl",
     "gymnasium_env": "otherminds.gymnasium",
     "BadInput": "otherminds.config",

@@ -132,6 +132,7 @@ class Trajectory(eqx.Module):
     last: TimeStep  # [E], the moment after row T - 1
     final_observation: Num[Array, "T E A ..."] | None = None  # what row t led to, before any reset; only if asked for
     state: Any = None  # [T, E] states of the game at row t; only if asked for
+    after: Any = None  # [T, E] states that row t led to, before any reset; only if asked for
 
 
 def where_game(condition: Bool[Array, "*games"], yes: Tree, no: Tree) -> Tree:

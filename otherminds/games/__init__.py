@@ -2,9 +2,9 @@
 
 import importlib
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from otherminds.config import BadInput, check_options, closest, parse_id
+from otherminds.config import BadInput, as_type, check_options, closest, parse_id
 
 if TYPE_CHECKING:
     from otherminds.games.base import Game
@@ -70,4 +70,6 @@ def _make_own(name: str, options: dict[str, Any]) -> "Game":
     game_class = getattr(importlib.import_module(module), class_name)
     allowed = [f.name for f in fields(game_class) if f.name not in ("id", "payoffs")]
     check_options(options, allowed, name)
-    return game_class(**{**entry.options, **options})
+    types = get_type_hints(game_class)
+    given = {option: as_type(value, types[option], name, option) for option, value in options.items()}
+    return game_class(**{**entry.options, **given})

@@ -61,10 +61,22 @@ class Game:
 
     id: str = dataclasses.field(default="", kw_only=True, compare=False)
 
-    family: ClassVar[str]  # which scripted partners can play it
     on_host: ClassVar[bool] = False  # stepped by Python processes, not compiled
-    continuous: ClassVar[bool] = False
-    others_order: ClassVar[OthersOrder] = "rotated"  # how the other seats stand in an observation
+
+    @property
+    def family(self) -> str:
+        """Which scripted partners can play it."""
+        raise NotImplementedError
+
+    @property
+    def continuous(self) -> bool:
+        """True if an action is a number from 0 to 1 in each of several dimensions, which the game stretches to its own range."""
+        return False
+
+    @property
+    def others_order(self) -> OthersOrder:
+        """How the other seats stand in an observation."""
+        return "rotated"
 
     @property
     def seats(self) -> int:
@@ -91,7 +103,7 @@ class Game:
     @property
     def observation_scale(self) -> np.ndarray:
         """What to multiply an observation by so that its entries are of order one."""
-        return np.float32(1.0)
+        return np.ones((), np.float32)
 
     @property
     def kind(self) -> Kind:
@@ -140,15 +152,18 @@ class Game:
 
     def goal_reached(self, state: Any, action: Action, after: Any) -> Int[Array, " A"]:
         """Which goal each seat reached by the step from `state` to `after`, -1 for none."""
-        return jnp.full(self.seats, -1)
+        return jnp.full(self.seats, -1, jnp.int32)
 
-    def state_of(self, observation: Num[Array, "..."]) -> Any:
-        """The state, in ego order, that one seat's observation determines. Refused where it does not."""
+    def state_of(self, observation: Num[Array, "..."], seat: int | Array) -> Any:
+        """The state, in ego order, that the observation of `seat` determines. Refused where it does not.
+
+        What only labels need (who has cleared a drift, say) is left empty.
+        """
         raise BadInput(f"{self.id or self.family}: an observation does not determine the state, so there is no simulator search")
 
     def scaled(self, observation: Num[Array, "..."]) -> Float[Array, "..."]:
         """Observations as the numbers a network should see."""
-        return observation.astype(jnp.float32) * self.observation_scale
+        return observation.astype(jnp.float32) * jnp.broadcast_to(self.observation_scale, observation.shape)
 
     def board(self, state: Any) -> Board:
         """A picture of a state that has been brought to the host."""

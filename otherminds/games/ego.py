@@ -4,6 +4,7 @@
 rotated and another was not, a world model once learned players that jump two cells.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -31,8 +32,7 @@ def all_to_ego(x: Shaped[Array, "..."], seats: tuple[int, ...], axis: int = -1) 
 def permute_state(state: Any, order: Array) -> Any:
     """The same state with seat k played by whoever sat in seat order[k]; for the audit of symmetry."""
     moved = {name: jax.tree.map(lambda leaf: leaf[order], getattr(state, name)) for name in state.by_seat}
-    fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
-    return type(state)(**{**fields, **moved})
+    return dataclasses.replace(state, **moved)
 
 
 def view(timestep: TimeStep, seats: tuple[int, ...]) -> View:

@@ -29,8 +29,9 @@ ACTION_NAMES = {
 class MatrixState(State):
     """What was played last, how often each seat has played action 0, and the time."""
 
-    by_seat: ClassVar[tuple[str, ...]] = ("last", "cooperations")
+    by_seat: ClassVar[tuple[str, ...]] = ("role", "last", "cooperations")
 
+    role: Int[Array, "2"]  # whose payoffs a seat has: 0 the row player's, 1 the column player's
     last: Int[Array, "2"]  # -1 before the first step
     time: Int[Array, ""]
     cooperations: Int[Array, "2"]  # for `goal_reached` alone: neither rules nor observations read it
@@ -80,7 +81,7 @@ class Matrix(Game):
         return np.stack([row, row if self.symmetric else -row.T])
 
     def reset(self, key: PRNGKeyArray) -> MatrixState:
-        return MatrixState(jnp.full(2, -1), jnp.int32(0), jnp.zeros(2, jnp.int32))
+        return MatrixState(jnp.arange(2), jnp.full(2, -1, jnp.int32), jnp.int32(0), jnp.zeros(2, jnp.int32))
 
     def present(self, state: MatrixState) -> Bool[Array, "2"]:
         return jnp.ones(2, bool)
@@ -90,8 +91,8 @@ class Matrix(Game):
 
     def step(self, state: MatrixState, action: Int[Array, "2"], key: PRNGKeyArray) -> tuple[MatrixState, Outcome]:
         action = jnp.clip(action, 0, 1)
-        after = MatrixState(action, state.time + 1, state.cooperations + (action == 0))
-        reward = jnp.array(self.table)[jnp.arange(2), action, to_ego(action, 1)]
+        after = MatrixState(state.role, action, state.time + 1, state.cooperations + (action == 0))
+        reward = jnp.array(self.table)[state.role, action, to_ego(action, 1)]
         outcome = Outcome(reward, jnp.zeros(2, bool), after.time >= self.horizon, jnp.bool_(False))
         return after, outcome
 
@@ -106,11 +107,11 @@ class Matrix(Game):
         mostly = jnp.where(2 * after.cooperations >= self.horizon, 0, 1)
         return jnp.where(after.time >= self.horizon, mostly, -1)
 
-    def state_of(self, observation: Float[Array, "5"]) -> MatrixState:
+    def state_of(self, observation: Float[Array, "5"], seat: int | Array) -> MatrixState:
         played = observation[:4].reshape(2, 2)
         last = jnp.where(played.any(-1), jnp.argmax(played, -1), -1)
         time = jnp.round(observation[4] * self.horizon).astype(jnp.int32)
-        return MatrixState(last, time, jnp.zeros(2, jnp.int32))
+        return MatrixState(to_ego(jnp.arange(2), seat), last, time, jnp.zeros(2, jnp.int32))
 
     def board(self, state: MatrixState) -> Board:
         last = np.asarray(state.last)

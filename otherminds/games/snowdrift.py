@@ -139,7 +139,7 @@ class Snowdrift(Game):
         none = jnp.where(self._over(after) & ~after.has_cleared, self.cells, -1)
         return jnp.where(cleared, state.position, none)
 
-    def state_of(self, observation: UInt8[Array, "planes H W"]) -> SnowdriftState:
+    def state_of(self, observation: UInt8[Array, "planes H W"], seat: int | Array) -> SnowdriftState:
         flat = observation.reshape(observation.shape[0], self.cells)
         return SnowdriftState(
             position=jnp.argmax(flat[: self.players], -1),
@@ -150,8 +150,8 @@ class Snowdrift(Game):
 
     def board(self, state: SnowdriftState) -> Board:
         def thing(name: str, cell: int) -> Thing:
-            return Thing(name, int(cell) // self.width, int(cell) % self.width)
+            return Thing(name, cell // self.width, cell % self.width)
 
-        players = tuple(thing("player", cell) for cell in np.asarray(state.position))
-        drifts = tuple(thing("drift", cell) for cell in np.asarray(state.drift) if cell >= 0)
+        players = tuple(thing("player", cell) for cell in np.asarray(state.position).tolist())
+        drifts = tuple(thing("drift", cell) for cell in np.asarray(state.drift).tolist() if cell >= 0)
         return Board(self.height, self.width, players, drifts, f"step {int(state.time)} of {self.horizon}")

@@ -1,5 +1,6 @@
 """Markov stag hunt: hunters on a grid. A stag is worth much and needs company; a hare is worth little and can be had alone."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ from otherminds.games.base import (
     require_integer,
     require_number,
 )
-from otherminds.games.ego import all_to_ego
+from otherminds.games.ego import all_to_ego, to_ego
 from otherminds.games.grid import STAY, at, cells_of, free_moves, move, planes
 
 HUNT_STAG, HUNT_HARE = 5, 6
@@ -31,9 +32,10 @@ HUNT_STAG, HUNT_HARE = 5, 6
 class StagHuntState(State):
     """Cells are numbered row by row; -1 stands for what is no longer on the board."""
 
-    by_seat: ClassVar[tuple[str, ...]] = ("position",)
+    by_seat: ClassVar[tuple[str, ...]] = ("position", "strength")
 
     position: Int[Array, " A"]
+    strength: Float[Array, " A"]
     stag: Int[Array, " stags"]
     hare: Int[Array, " hares"]
     wall: Bool[Array, " cells"]
@@ -79,13 +81,7 @@ class StagHunt(Game):
             require_integer("stag_hunt", 0, view=self.view)
         if self.strengths is not None:
             require(
-                isinstance(self.strengths, tuple | list),
-                f"stag_hunt: strengths is {self.strengths!r}, expected one number a player: strengths=1,2",
-            )
-            object.__setattr__(self, "strengths", tuple(self.strengths))
-            require_number("stag_hunt", **{f"strengths[{i}]": s for i, s in enumerate(self.strengths)})
-            require(
-                len(self.strengths) == self.players and min(self.strengths) > 0,
+                len(self.strengths) == self.players and all(0 < strength < np.inf for strength in self.strengths),
                 f"stag_hunt: strengths is {self.strengths}, expected {self.players} positive numbers, one a player",
             )
         things = self.players + self.stags + self.hares
@@ -124,6 +120,10 @@ class StagHunt(Game):
         return self.strengths is None or len(set(self.strengths)) == 1
 
     @property
+    def _strength(self) -> Float[Array, " A"]:
+        return jnp.array(self.strengths or (1.0,) * self.players, jnp.float32)
+
+    @property
     def longest(self) -> int:
         return self.horizon
 
@@ -135,9 +135,8 @@ class StagHunt(Game):
             wall = walls.draw(wall_key, self.height, self.width, self.blocks, things)
         order = jnp.argsort(jnp.where(wall, jnp.inf, jax.random.uniform(cell_key, (self.cells,))))
         position, stag, hare = jnp.split(order[:things], [self.players, self.players + self.stags])
-        return StagHuntState(
-            position=position, stag=stag, hare=hare, wall=wall, time=jnp.int32(0), ends_at=jnp.int32(self.horizon)
-        )
+        time, ends_at = jnp.int32(0), jnp.int32(self.horizon)
+        return StagHuntState(position, self._strength, stag, hare, wall, time, ends_at)
 
     def present(self, state: StagHuntState) -> Bool[Array, " A"]:
         return state.position >= 0
@@ -152,12 +151,11 @@ class StagHunt(Game):
     def step(self, state: StagHuntState, action: Int[Array, " A"], key: PRNGKeyArray) -> tuple[StagHuntState, Outcome]:
         present = self.present(state)
         action = legal_or(STAY, action, self.legal(state) & present[:, None])
-        strength = jnp.array(self.strengths or (1.0,) * self.players)
 
         at_stag = (action == HUNT_STAG)[:, None] & at(state.position, state.stag)  # [A, stags]
         stag_falls = at_stag.sum(0) >= self.hunters_needed
         at_stag &= stag_falls[None]
-        stag_share = _shares(at_stag, strength) * self.stag_reward
+        stag_share = _shares(at_stag, state.strength) * self.stag_reward
 
         at_hare = (action == HUNT_HARE)[:, None] & at(state.position, state.hare)  # [A, hares]
         hare_falls = at_hare.any(0)
@@ -170,6 +168,7 @@ class StagHunt(Game):
             ends_at = jnp.where(left.any(), jnp.minimum(ends_at, time + self.end_after_first_hunt), ends_at)
         after = StagHuntState(
             position=jnp.where(left, -1, move(state.position, action, self.width)),
+            strength=state.strength,
             stag=jnp.where(stag_falls, -1, state.stag),
             hare=jnp.where(hare_falls, -1, state.hare),
             wall=state.wall,
@@ -195,28 +194,29 @@ class StagHunt(Game):
         shown = [players, scenery]
         if self.view is None:
             return jnp.concatenate([*(x.astype(jnp.uint8) for x in shown), time], 1)
-        visible = self._visible(state)[:, None]
+        visible = self._visible(state, self.view)[:, None]
         shown = [(x & visible).astype(jnp.uint8) for x in shown]
         return jnp.concatenate([*shown, time, visible.astype(jnp.uint8)], 1)
 
-    def _visible(self, state: StagHuntState) -> Bool[Array, "A H W"]:
+    def _visible(self, state: StagHuntState, view: int) -> Bool[Array, "A H W"]:
         """Cells within `view` rows and columns of each seat; none for a seat that left."""
         row, column = jnp.divmod(state.position, self.width)
-        near_row = jnp.abs(jnp.arange(self.height)[None] - row[:, None]) <= self.view
-        near_column = jnp.abs(jnp.arange(self.width)[None] - column[:, None]) <= self.view
+        near_row = jnp.abs(jnp.arange(self.height)[None] - row[:, None]) <= view
+        near_column = jnp.abs(jnp.arange(self.width)[None] - column[:, None]) <= view
         return near_row[:, :, None] & near_column[:, None, :] & self.present(state)[:, None, None]
 
     def goal_reached(self, state: StagHuntState, action: Int[Array, " A"], after: StagHuntState) -> Int[Array, " A"]:
         left = self.present(state) & ~self.present(after)
         return jnp.where(left, jnp.where(action == HUNT_STAG, 0, 1), -1)
 
-    def state_of(self, observation: UInt8[Array, "planes H W"]) -> StagHuntState:
-        if self.view is not None or self.end_after_first_hunt or not self.symmetric:
-            return super().state_of(observation)
+    def state_of(self, observation: UInt8[Array, "planes H W"], seat: int | Array) -> StagHuntState:
+        if self.view is not None or self.end_after_first_hunt:
+            return super().state_of(observation, seat)
         flat = observation.reshape(observation.shape[0], self.cells)
         players, (wall, stag, hare, time) = flat[: self.players], flat[self.players :]
         return StagHuntState(
             position=jnp.where(players.any(-1), jnp.argmax(players, -1), -1),
+            strength=to_ego(self._strength, seat),
             stag=cells_of(stag, self.stags),
             hare=cells_of(hare, self.hares),
             wall=wall.astype(bool),
@@ -225,11 +225,12 @@ class StagHunt(Game):
         )
 
     def board(self, state: StagHuntState) -> Board:
-        def things(name: str, cells: np.ndarray) -> list[Thing]:
-            return [Thing(name, int(cell) // self.width, int(cell) % self.width) for cell in cells if cell >= 0]
+        def things(name: str, cells: Iterable[int]) -> list[Thing]:
+            return [Thing(name, cell // self.width, cell % self.width) for cell in cells if cell >= 0]
 
-        scenery = things("wall", np.flatnonzero(state.wall)) + things("stag", state.stag) + things("hare", state.hare)
-        players = tuple((things("player", [cell]) or [None])[0] for cell in np.asarray(state.position))
+        prey = things("stag", np.asarray(state.stag).tolist()) + things("hare", np.asarray(state.hare).tolist())
+        scenery = things("wall", np.flatnonzero(state.wall).tolist()) + prey
+        players = tuple(next(iter(things("player", [cell])), None) for cell in np.asarray(state.position).tolist())
         return Board(self.height, self.width, players, tuple(scenery), f"step {int(state.time)} of {self.horizon}")
 
 

@@ -126,7 +126,7 @@ def connected(free: Bool[Array, "H W"]) -> Bool[Array, ""]:
     return (reached == free).all()
 
 
-def neighbours(marked: Bool[Array, "H W"]) -> Bool[Array, "H W"]:
+def neighbours(marked: Bool[Array, "*games H W"]) -> Bool[Array, "*games H W"]:
     """Cells next to a marked one."""
-    padded = jnp.pad(marked, 1)
-    return padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:]
+    padded = jnp.pad(marked, [(0, 0)] * (marked.ndim - 2) + [(1, 1), (1, 1)])
+    return padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1] | padded[..., 1:-1, :-2] | padded[..., 1:-1, 2:]

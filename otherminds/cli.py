@@ -1,0 +1,143 @@
+"""The command line. Loads a command's modules only when it is run, so that `--help` is instant."""
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from otherminds import config
+from otherminds.config import Audit, BadInput, Bench, Demo, List, Watch
+
+if TYPE_CHECKING:
+    from otherminds.render import Episode
+
+Command = Annotated[
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[List, tyro.conf.subcommand("list")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
+    | Annotated[Audit, tyro.conf.subcommand("audit")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")],
+    tyro.conf.ConsolidateSubcommandArgs,
+    tyro.conf.FlagCreatePairsOff,
+]
+
+
+def main() -> None:
+    """Entry point of `otherminds`."""
+    command: Any = tyro.cli(Command, prog="otherminds", description=importlib.import_module("otherminds").__doc__)
+    commands: dict[type, Callable[[Any], None]] = {Demo: demo, List: list_everything, Watch: watch, Audit: audit, Bench: bench}
+    run = commands[type(command)]
+    try:
+        run(command)
+    except BadInput as problem:
+        Console(stderr=True, soft_wrap=True).print(f"otherminds: {problem}", style="bold red", markup=False, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _print_json(result: Any) -> None:
+    print(json.dumps(result))
+
+
+def demo(options: Demo) -> None:
+    from otherminds.demo import run_demo
+
+    run_demo(options)
+
+
+def list_everything(options: List) -> None:
+    from otherminds.games import GAMES, make
+    from otherminds.partners import PARTNERS
+
+    games = [(name, make(name)) for name in GAMES]
+    if options.json:
+        rows = [dict(id=name, kind=game.kind, form=game.form, seats=game.seats, symmetric=game.symmetric) for name, game in games]
+        _print_json({"games": rows, "partners": {family: sorted(names) for family, names in PARTNERS.items()}, "learners": []})
+        return
+    print("games")
+    for name, game in games:
+        summary = (sys.modules[type(game).__module__].__doc__ or "").split(". ")[0].split("\n")[0]
+        print(f"  {name:<24} {game.kind:<12} {game.form:<11} {game.seats} seats  {summary}")
+    print(f"  {'jaxmarl:NAME':<24} any game of JaxMARL: jaxmarl:coin_game, jaxmarl:smax-3m, jaxmarl:MPE_simple_tag_v3, ...")
+    print(f"  {'pettingzoo:MODULE':<24} any parallel game of PettingZoo: pettingzoo:sisl.pursuit, ...")
+    print("\npartners")
+    for family, names in PARTNERS.items():
+        for name, target in names.items():
+            module, function = target.split(":")
+            summary = getattr(importlib.import_module(module), function).__doc__ or ""
+            print(f"  {name:<24} {family:<12} {summary}")
+    print("\nlearners\n  none in this version")
+
+
+def watch(options: Watch) -> None:
+    from otherminds import render, seats
+    from otherminds.games import make
+
+    for name, value in (("cell", options.cell), ("delay", options.delay)):
+        config.require(value > 0, f"--{name} is {value}, expected a positive number")
+    game = make(options.game)
+    policies = seats.resolve(game, options.seats)
+    names = seats.split(options.seats)
+    episode = render.record(game, policies, names * game.seats if len(names) == 1 else names, options.seed)
+    if not options.quiet:
+        _show(episode, options.delay)
+    if options.png:
+        render.save_pngs(episode, options.png, options.cell)
+    if options.gif:
+        render.save_gif(episode, options.gif, options.cell, round(1000 * options.delay))
+    for path in filter(None, (options.png, options.gif)):
+        Console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _show(episode: "Episode", delay: float) -> None:
+    """Play the episode in place on a terminal; elsewhere print one frame after the other."""
+    from rich.live import Live
+
+    from otherminds.render import text
+
+    console = Console()
+    if not console.is_terminal:
+        for frame, board in enumerate(episode.boards):
+            console.print(text(board, episode, frame))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for frame, board in enumerate(episode.boards):
+            live.update(text(board, episode, frame), refresh=True)
+            time.sleep(delay)
+
+
+def audit(options: Audit) -> None:
+    from otherminds.audit import audit_game, describe, verdict
+    from otherminds.games import make
+    from otherminds.progress import track
+
+    game = make(options.target)
+    checks = []
+    console = Console()
+    for check in track(audit_game(game, options.seed), f"audit {options.target}"):
+        checks.append(check)
+        if not options.json:
+            mark = "[green]PASS[/]" if check.passed else "[bold red]FAIL[/]"
+            console.print(f"{mark} [bold]{check.name}[/]: {describe(check)}", highlight=False)
+    result = verdict(checks)
+    if options.json:
+        _print_json(result)
+    sys.exit(0 if result["passed"] else 1)
+
+
+def bench(options: Bench) -> None:
+    from otherminds.bench import bench_games, show_games
+
+    for count in options.parallel:
+        config.require(count > 0, f"--parallel is {count}, expected a positive number of games")
+    result = bench_games(options)
+    if options.json:
+        _print_json(result)
+    else:
+        show_games(result, Console())

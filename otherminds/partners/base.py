@@ -1,0 +1,97 @@
+"""Scripted partners: policies whose exact action probabilities and true goals are known.
+
+They are the yardstick of opponent models and beliefs: no model can predict better than the probabilities stated here.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
+
+from otherminds.config import require
+from otherminds.games.base import Game
+from otherminds.types import Action, Extras, Memory, Policy, View
+
+Rule = Callable[[Num[Array, "..."], Bool[Array, "*games actions"]], Float[Array, "*games actions"]]
+"""From observations [*games, features] and legal actions [*games, actions] to action probabilities."""
+
+NEVER = -1e9  # the logit of an action of probability 0; finite, so that no loss or gradient meets an infinity
+
+
+class Scripted(Policy):
+    """The same script in each of `group` seats, played independently."""
+
+    game: Game = eqx.field(static=True)
+    group: int = eqx.field(static=True)
+
+    def initial_memory(self) -> Memory:
+        return Memory(episode=None, lasting=None)
+
+    def prepare(self, view: View, memory: Memory, key: PRNGKeyArray) -> Memory:
+        """Make up one's mind before acting: draw what has to be drawn when an episode or a meeting opens."""
+        return memory
+
+    def probabilities(self, view: View, memory: Memory) -> Float[Array, "E G actions"]:
+        """The exact distribution of the next action, for a prepared memory."""
+        raise NotImplementedError
+
+    def goal(self, view: View, memory: Memory) -> Int[Array, "E G"]:
+        """The true goal, for a prepared memory; -1 where the script has none."""
+        return jnp.full(view.reward.shape, -1, jnp.int32)
+
+    def act(self, view: View, memory: Memory, key: PRNGKeyArray) -> tuple[Action, Memory, Extras]:
+        prepare_key, action_key = jax.random.split(key)
+        memory = self.prepare(view, memory, prepare_key)
+        probabilities = self.probabilities(view, memory)
+        logits = jnp.where(probabilities > 0, jnp.log(jnp.maximum(probabilities, 1e-30)), NEVER)
+        action = draw(probabilities, action_key)
+        goal = self.goal(view, memory)
+        return action, memory, Extras(logits=logits, policy_logits=logits, value=jnp.zeros(action.shape), goal=goal)
+
+
+class FromRule(Scripted):
+    """A script that remembers nothing and is after one thing."""
+
+    rule: Rule = eqx.field(static=True)
+    aim: int = eqx.field(static=True, default=-1)
+
+    def probabilities(self, view: View, memory: Memory) -> Float[Array, "E G actions"]:
+        return self.rule(view.observation, view.legal)
+
+    def goal(self, view: View, memory: Memory) -> Int[Array, "E G"]:
+        return jnp.full(view.reward.shape, self.aim, jnp.int32)
+
+
+class RandomBox(Scripted):
+    """Uniform over continuous actions."""
+
+    def act(self, view: View, memory: Memory, key: PRNGKeyArray) -> tuple[Action, Memory, Extras]:
+        zeros = jnp.zeros(view.legal.shape)
+        extras = Extras(logits=zeros, policy_logits=zeros, value=zeros[..., 0], goal=self.goal(view, memory))
+        return jax.random.uniform(key, view.legal.shape), memory, extras
+
+
+def draw(probabilities: Float[Array, "*games actions"], key: PRNGKeyArray) -> Int[Array, "*games"]:
+    """One action from each distribution, by inverting its running sum: a seventh of the random numbers of `categorical`."""
+    reached = jnp.cumsum(probabilities, -1)
+    ticket = jax.random.uniform(key, reached.shape[:-1])[..., None] * reached[..., -1:]
+    return jnp.argmax(ticket < reached, -1)
+
+
+def uniform(allowed: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
+    """Equal probability for each allowed action."""
+    return allowed / jnp.maximum(allowed.sum(-1, keepdims=True), 1)
+
+
+def random(game: Game, group: int, argument: str = "") -> Scripted:
+    """Uniform over legal actions."""
+    no_argument("random", argument)
+    if game.continuous:
+        return RandomBox(game, group)
+    return FromRule(game, group, rule=lambda observation, legal: uniform(legal))
+
+
+def no_argument(name: str, argument: str) -> None:
+    require(not argument, f"partner '{name}' takes no argument, got '{argument}': type {name}")
