@@ -167,7 +167,16 @@ def peak_memory_mb() -> float:
 
 
 def show_games(result: dict[str, Any], console: Console) -> None:
-    table = Table(Column("game", no_wrap=True), "parallel", "game steps/s", "with final", "compile s", "MB", *(f"x {peer}" for peer in PEERS), box=None)
+    table = Table(
+        Column("game", no_wrap=True),
+        "parallel",
+        "game steps/s",
+        "with final",
+        "compile s",
+        "MB",
+        *(f"x {peer}" for peer in PEERS),
+        box=None,
+    )
     for row in [*result["games"], *result["peers"]]:
         ratios = [row.get(f"ratio_to_jaxmarl:{peer}") for peer in PEERS]
         final = row.get("with_final_observations")

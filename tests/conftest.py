@@ -7,7 +7,7 @@ from jaxtyping import install_import_hook
 # Tests compile hundreds of small programs and run each for a moment: compile fast rather than well.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-hook = install_import_hook("otherminds", "beartype.beartype")
+hook = install_import_hook("otherminds", "checker.checked")
 
 import jax  # noqa: E402
 

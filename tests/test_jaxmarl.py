@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import subprocess
 import sys
-import urllib.request
 
 import equinox as eqx
 import jax
@@ -378,11 +377,8 @@ def test_who_is_finished_before_the_others_has_left(monkeypatch):
 
 
 @pytest.fixture
-def log_wrapper(monkeypatch):
-    """JaxMARL's LogWrapper, past `six`, which gymnax imports and does not ask for."""
-    if importlib.util.find_spec("six") is None:
-        for name in ("six", "six.moves", "six.moves.urllib", "six.moves.urllib.request"):
-            monkeypatch.setitem(sys.modules, name, urllib.request)
+def log_wrapper():
+    """JaxMARL's LogWrapper. It needs `six` (our test extra has it), which gymnax imports and does not ask for."""
     with their_code():
         return importlib.import_module("jaxmarl.wrappers.baselines").LogWrapper
 

@@ -69,15 +69,6 @@ class PettingZooGame(Game):
         return tuple(f"{'dimension' if self.continuous else 'action'}_{number}" for number in range(self.layout.actions))
 
     @property
-    def action_low(self) -> np.ndarray | None:
-        """Bounds [A, dims] of continuous actions. What lies outside is brought to the bound before the game sees it."""
-        return self.layout.action_low
-
-    @property
-    def action_high(self) -> np.ndarray | None:
-        return self.layout.action_high
-
-    @property
     def observation_shape(self) -> tuple[int, ...]:
         return self.layout.observation_shape
 

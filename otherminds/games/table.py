@@ -160,8 +160,6 @@ class Layout:
     observation_scale: np.ndarray  # of the observation's shape, or a single number
     continuous: bool
     actions: int  # how many there are, or the dimensions of a continuous one
-    action_low: np.ndarray | None  # [A, dims], continuous only
-    action_high: np.ndarray | None
 
     @property
     def row(self) -> np.dtype:
@@ -210,10 +208,12 @@ class Seat:
         self.space: Any = action
         if isinstance(action, spaces.Discrete):
             self.actions = int(action.n)
-        elif isinstance(action, spaces.Box) and np.issubdtype(action.dtype, np.floating):
+        elif isinstance(action, spaces.Box) and np.issubdtype(action.dtype, np.floating) and action.is_bounded():
             self.actions = int(np.prod(action.shape))
         else:
-            raise BadInput(f"pettingzoo:{name}: {agent} acts in {action}: expected Discrete, or a Box of floating-point numbers")
+            raise BadInput(
+                f"pettingzoo:{name}: {agent} acts in {action}: expected Discrete, or a bounded Box of floating-point numbers"
+            )
         self.continuous = isinstance(action, spaces.Box)
 
     def read(self, observation: Any) -> tuple[np.ndarray, Any]:
@@ -229,10 +229,10 @@ class Seat:
         return np.asarray(observation).reshape(self.shape), mask
 
     def act(self, action: Any) -> Any:
-        """What the game takes for the number, or the numbers, a policy gives. Continuous ones are kept within their bounds."""
+        """What the game takes for the number, or the numbers from 0 to 1, that a policy gives."""
         if self.continuous:
-            chosen = np.asarray(action[: self.actions], self.space.dtype).reshape(self.space.shape)
-            return np.clip(chosen, self.space.low, self.space.high)
+            share = np.clip(np.asarray(action[: self.actions], self.space.dtype), 0, 1).reshape(self.space.shape)
+            return self.space.low + share * (self.space.high - self.space.low)
         if not 0 <= action < self.actions:
             raise ValueError(f"{self.agent} has {self.actions} actions, and was to take number {action}")
         return int(action) + int(self.space.start)
@@ -275,12 +275,6 @@ def lay_out(seats: Sequence[Seat]) -> Layout:
     # Infinity and the largest integers say that there is no bound; such an entry is left as it is.
     scale = np.where(bound < 2**31 - 1, 1 / bound, 1).astype(np.float32)
     continuous, actions = seats[0].continuous, max(seat.actions for seat in seats)
-    low = high = None
-    if continuous:
-        low, high = np.zeros((2, len(seats), actions), np.float32)
-        for number, seat in enumerate(seats):
-            low[number, : seat.actions] = seat.space.low.ravel()
-            high[number, : seat.actions] = seat.space.high.ravel()
     return Layout(
         agents=tuple(seat.agent for seat in seats),
         observation_shape=shape,
@@ -288,8 +282,6 @@ def lay_out(seats: Sequence[Seat]) -> Layout:
         observation_scale=scale if np.ptp(scale) else scale.reshape(-1)[:1].reshape(()),
         continuous=continuous,
         actions=actions,
-        action_low=low,
-        action_high=high,
     )
 
 

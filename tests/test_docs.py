@@ -1,0 +1,55 @@
+"""What the pages say is true: tables come from files, named files exist, ids can be made, both READMEs hold the same commands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otherminds import make
+from otherminds.games import GAMES
+from otherminds.partners import PARTNERS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_tables_are_up_to_date():
+    assert subprocess.run([sys.executable, ROOT / "docs" / "write_tables.py", "--check"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_game_and_partner_has_its_place_on_the_page():
+    page = (ROOT / "docs" / "games.md").read_text(encoding="utf-8")
+    for game_id in GAMES:
+        assert game_id in page or game_id.removeprefix("stag_hunt").removeprefix("snowdrift") in page, game_id
+    for names in PARTNERS.values():
+        assert all(name in page for name in names)
+
+
+def test_ids_in_the_readme_can_be_made():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = set(re.findall(r"(?<![\w:/])(?:stag_hunt|snowdrift|matrix)[-\w]*(?:\?[\w=&,.]+)?(?=[`\" ])", page))
+    assert len(found) >= 4
+    for game_id in found - {"stag_hunt", "snowdrift", "matrix"}:
+        make(game_id)
+
+
+def test_both_readmes_hold_the_same_commands():
+    def code(name):
+        blocks = re.findall(r"```\w*\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+        return [re.sub(r"\s*#.*", "", line) for block in blocks for line in block.splitlines()]
+
+    assert code("README.md") == code("README.zh-CN.md")
+
+
+def test_the_python_in_the_readme_runs():
+    block = re.search(r"```python\n(import jax\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    result = subprocess.run([sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=200, check=False)
+    assert result.returncode == 0, result.stderr
