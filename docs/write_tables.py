@@ -12,15 +12,22 @@ PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").g
 
 
 def bench_games(found: dict[str, Any]) -> str:
-    lines = ["| game | parallel games | game steps/s | with final observations | × coin_game | × overcooked | compile s |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = [
+        "| game | parallel games | game steps/s | with final observations | × coin_game | × overcooked | compile s | memory MB |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for row in [*found["games"], *found["peers"]]:
         if row["parallel"] != 1024:
             continue
         ratios = [row.get(f"ratio_to_jaxmarl:{peer}", "") for peer in ("coin_game", "overcooked")]
         final = f"{row['with_final_observations']:,}" if "with_final_observations" in row else ""
-        cells = [row["game"], row["parallel"], f"{row['game_steps_per_s']:,}", final, *ratios, row["compile_s"]]
+        cells = [row["game"], row["parallel"], f"{row['game_steps_per_s']:,}", final, *ratios, row["compile_s"], row["memory_mb"]]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    machine = found["machine"]
+    lines.append(
+        f"\nPeak memory of the whole process, all games and sizes: {found['peak_memory_mb']:,} MB. "
+        f"{machine['cores']} cores, Python {machine['python']}, jax {machine['jax']}."
+    )
     return "\n".join(lines)
 
 

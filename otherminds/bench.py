@@ -1,5 +1,7 @@
 """Speed, as ratios to named peers measured in the same run: machines differ and are noisy, ratios less so."""
 
+import os
+import platform
 import statistics
 import sys
 import time
@@ -14,7 +16,7 @@ from jaxtyping import Array, PRNGKeyArray
 from rich.console import Console
 from rich.table import Column, Table
 
-from otherminds.config import Bench
+from otherminds.config import Bench, require
 from otherminds.games import GAMES, make
 from otherminds.games.base import Game
 from otherminds.games.jaxmarl_adapters import library, their_code
@@ -62,8 +64,9 @@ class Program:
 
 def bench_games(options: Bench) -> dict[str, Any]:
     """Game steps a second with uniformly random actions, every field of every step summed into the result."""
-    names = options.games or tuple(name for name in GAMES if name != "stag_hunt")
-    chosen = [make(name) for name in names]
+    chosen = list({game: game for game in map(make, options.games or GAMES)})  # ids that are the same game count once
+    for game in chosen:
+        require(not game.on_host and not game.continuous, f"{game.id}: only compiled games with discrete actions are measured")
     rows: dict[str, list[dict[str, Any]]] = {"games": [], "peers": []}
     for parallel in track(options.parallel, "parallel games"):
         plain = [_our_program(game, parallel, final=False) for game in chosen]
@@ -81,7 +84,13 @@ def bench_games(options: Bench) -> dict[str, Any]:
         for peer in rows["peers"]:
             if peer["parallel"] == row["parallel"]:
                 row[f"ratio_to_{peer['game']}"] = round(row["game_steps_per_s"] / peer["game_steps_per_s"], 3)
-    return {**rows, "peak_memory_mb": round(peak_memory_mb())}
+    machine = {
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }
+    return {**rows, "peak_memory_mb": round(peak_memory_mb()), "machine": machine}
 
 
 def _row(program: Program) -> dict[str, Any]:

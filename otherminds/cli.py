@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -33,16 +35,38 @@ def main() -> None:
     commands: dict[type, Callable[[Any], None]] = {Demo: demo, List: list_everything, Watch: watch, Audit: audit, Bench: bench}
     run = commands[type(command)]
     try:
+        seed = getattr(command, "seed", 0)
+        config.require(0 <= seed < 2**32, f"--seed is {seed}, expected a whole number from 0 to 4294967295")
         run(command)
     except BadInput as problem:
-        Console(stderr=True, soft_wrap=True).print(f"otherminds: {problem}", style="bold red", markup=False, highlight=False)
+        _say(f"otherminds: {problem}")
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os._exit(0)
+    except OSError as problem:
+        _say(f"otherminds: {problem.strerror or problem}: {problem.filename or 'while reading or writing a file'}")
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _say("otherminds: stopped")
+        os._exit(130)  # compiled code may still run in other threads, and an orderly end beside it can crash
+
+
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(line, style="bold red", markup=False, highlight=False)
+    sys.stderr.flush()
 
 
 def _print_json(result: Any) -> None:
-    print(json.dumps(result))
+    print(json.dumps(_finite(result), allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what is no finite number, which JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def demo(options: Demo) -> None:
@@ -79,8 +103,15 @@ def watch(options: Watch) -> None:
     from otherminds import render, seats
     from otherminds.games import make
 
-    for name, value in (("cell", options.cell), ("delay", options.delay)):
-        config.require(value > 0, f"--{name} is {value}, expected a positive number")
+    config.require(8 <= options.cell <= 512, f"--cell is {options.cell}, expected 8 to 512 pixels")
+    config.require(0 < options.delay <= 60, f"--delay is {options.delay}, expected more than 0 and at most 60 seconds")
+    if options.gif:
+        fits = options.gif.suffix.lower() == ".gif" and not options.gif.is_dir()
+        config.require(fits, f"--gif {options.gif}: expected the name of a file that ends in .gif")
+    if options.png:
+        config.require(
+            not options.png.exists() or options.png.is_dir(), f"--png {options.png}: expected a folder, and it is a file"
+        )
     game = make(options.game)
     policies = seats.resolve(game, options.seats)
     names = seats.split(options.seats)
@@ -123,12 +154,13 @@ def audit(options: Audit) -> None:
     for check in track(audit_game(game, options.seed), f"audit {options.target}"):
         checks.append(check)
         if not options.json:
-            mark = "[green]PASS[/]" if check.passed else "[bold red]FAIL[/]"
+            mark = "[dim]SKIP[/]" if check.skipped else "[green]PASS[/]" if check.passed else "[bold red]FAIL[/]"
             console.print(f"{mark} [bold]{check.name}[/]: {describe(check)}", highlight=False)
     result = verdict(checks)
     if options.json:
         _print_json(result)
-    sys.exit(0 if result["passed"] else 1)
+    if not result["passed"]:
+        sys.exit(1)
 
 
 def bench(options: Bench) -> None:

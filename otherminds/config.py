@@ -48,7 +48,7 @@ def _literal(value: str) -> Any:
         return {"true": True, "false": False, "none": None}[value.lower()]
     try:
         return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return value
 
 
@@ -64,7 +64,7 @@ def as_type(value: Any, wanted: Any, owner: str, option: str) -> Any:
             isinstance(value, tuple | list), f"{owner}: {option} is {value!r}, expected numbers with commas between: {option}=1,2"
         )
         return tuple(as_type(item, get_args(wanted)[0], owner, option) for item in value)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
         return float(value)
     fits = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
     name = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[wanted]

@@ -30,6 +30,7 @@ LINEUPS = (
 def run_folder(name: str) -> Path:
     """A bare name lies under runs/; anything with a separator is a path."""
     path = Path(name)
+    require(name not in ("", ".", ".."), f"--name is '{name}', expected a name or a path of a folder for the results")
     return path if len(path.parts) > 1 or path.is_absolute() else Path("runs") / name
 
 

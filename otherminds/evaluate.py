@@ -1,18 +1,20 @@
 """What policies earn: whole episodes, an equal number in every parallel game, none favoured for being short."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from otherminds.config import require
 from otherminds.games.base import Game
-from otherminds.rollout import collect, start
+from otherminds.rollout import collect, draw_bank, start
 from otherminds.types import Seated
 
-NORMAL_95 = 1.959964
+NORMAL_95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ def episode_rewards(game: Game, policies: tuple[Seated, ...], episodes: int, key
 
 @eqx.filter_jit
 def _first_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> Float[Array, "episodes A"]:
-    play = start(game, policies, episodes, key)
+    start_key, key = jax.random.split(key)
+    bank = draw_bank(game, start_key, episodes)  # a start of its own for each episode, or they would not be independent
+    play = start(game, policies, episodes, key, bank)
     _, rows = collect(game, policies, play, game.longest or 0)
     restarts = jnp.cumsum(rows.first[1:], axis=0)
     still_first = jnp.concatenate([jnp.ones((1, episodes), bool), restarts == 0])

@@ -14,7 +14,17 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from otherminds import seats
 from otherminds.config import require
 from otherminds.games.base import Game
-from otherminds.pettingzoo import RENDER_MODES, Shown, checked_render_mode, compiled_game, observation_box, pack, rendered, unpack
+from otherminds.pettingzoo import (
+    RENDER_MODES,
+    Shown,
+    as_action,
+    checked_render_mode,
+    compiled_game,
+    observation_box,
+    pack,
+    rendered,
+    unpack,
+)
 from otherminds.rollout import MEETING_EPISODES, Play, Seen, advance, choose, look, open_play
 from otherminds.types import Action, Extras, Memory, Policy, Seated, View
 
@@ -42,7 +52,8 @@ class OneSeat(gymnasium.Env[np.ndarray, Any]):
         self, game_id: str, seat: int, partners: str | Policy | Sequence[str | Policy], render_mode: str | None = None
     ) -> None:
         self.game = compiled_game(game_id)
-        require(0 <= seat < self.game.seats, f"{game_id} has seats 0 to {self.game.seats - 1}, got seat {seat}")
+        whole = isinstance(seat, int) and not isinstance(seat, bool)
+        require(whole and 0 <= seat < self.game.seats, f"{game_id} has seats 0 to {self.game.seats - 1}, got seat {seat!r}")
         self.seat = seat
         self.partners = seat_partners(self.game, seat, partners)
         self.render_mode = checked_render_mode(render_mode)
@@ -65,7 +76,7 @@ class OneSeat(gymnasium.Env[np.ndarray, Any]):
         ended = self._shown is None or self._shown.terminated[0] or self._shown.truncated[0]
         require(not ended, f"{self.game.id}: the episode is over, or was never opened: call reset()")
         assert self._play is not None
-        self._play, packed = _step(self.game, self.seat, self.partners, self._play, np.int32(action))
+        self._play, packed = _step(self.game, self.seat, self.partners, self._play, as_action(self.game, action))
         self._shown = shown = unpack(self.game, packed)
         return shown.observation[0], float(shown.reward[0]), bool(shown.terminated[0]), bool(shown.truncated[0]), self._info()
 
@@ -80,7 +91,8 @@ class OneSeat(gymnasium.Env[np.ndarray, Any]):
 
     def _info(self) -> dict[str, Any]:
         assert self._shown is not None
-        return {"action_mask": self._shown.legal[0]}
+        # A seat may be absent while its episode goes on: a fallen unit of SMAX. What it does then means nothing.
+        return {"action_mask": self._shown.legal[0], "present": bool(self._shown.present[0])}
 
 
 def seat_partners(game: Game, seat: int, partners: str | Policy | Sequence[str | Policy]) -> tuple[Seated, ...]:

@@ -78,7 +78,7 @@ class ParallelGame(ParallelEnv[str, np.ndarray, Any], EzPickle):
         require(bool(self.agents), f"{self.game.id}: the episode is over, or was never opened: call reset()")
         missing = [agent for agent in self.agents if agent not in actions]
         require(not missing, f"{self.game.id}: no action for {', '.join(missing)}")
-        joint = np.array([actions.get(agent, 0) for agent in self.possible_agents], np.int32)
+        joint = np.array([as_action(self.game, actions.get(agent, 0)) for agent in self.possible_agents], np.int32)
         self._state, self._key, packed = _programs(self.game).step(self._state, joint, self._key)
         shown = unpack(self.game, packed)
         self._observation = shown.observation
@@ -111,12 +111,13 @@ class Shown(NamedTuple):
     reward: np.ndarray  # [A]
     terminated: np.ndarray  # [A], absent seats included
     truncated: np.ndarray  # [A]
+    present: np.ndarray  # [A]
 
 
 def pack(game: Game, seen: Seen, reward: jax.Array, terminated: jax.Array, truncated: jax.Array) -> jax.Array:
     """What `Shown` holds as one array [A, numbers]: bringing seven arrays to the host takes longer than the step itself."""
     observation = jax.vmap(game.scaled)(seen.observation).reshape(game.seats, -1)
-    rest = [reward, terminated, jnp.broadcast_to(truncated, reward.shape)]
+    rest = [reward, terminated, jnp.broadcast_to(truncated, reward.shape), seen.present]
     return jnp.concatenate([observation, seen.legal, jnp.stack(rest, -1)], -1, dtype=jnp.float32)
 
 
@@ -124,15 +125,24 @@ def unpack(game: Game, packed: jax.Array) -> Shown:
     """What `pack` made, of all seats or of some."""
     # A copy, because what jax gives cannot be written to, and some wrappers write.
     rows = np.array(packed)
-    size = rows.shape[1] - game.actions - 3
-    reward, terminated, truncated = rows[:, -3:].T
+    size = rows.shape[1] - game.actions - 4
+    reward, terminated, truncated, present = rows[:, -4:].T
     return Shown(
         observation=rows[:, :size].reshape(len(rows), *game.observation_shape),
-        legal=rows[:, size:-3].astype(np.int8),
+        legal=rows[:, size:-4].astype(np.int8),
         reward=reward,
         terminated=terminated > 0,
         truncated=truncated > 0,
+        present=present > 0,
     )
+
+
+def as_action(game: Game, action: Any) -> np.int32:
+    """One action, as a whole number or an array that holds one; anything else is refused."""
+    given = np.asarray(action)
+    fits = given.size == 1 and np.issubdtype(given.dtype, np.integer) and 0 <= given.item() < game.actions
+    require(fits, f"{game.id}: action {action!r}, expected a whole number from 0 to {game.actions - 1}")
+    return np.int32(given.item())
 
 
 def compiled_game(game_id: str) -> Game:

@@ -58,17 +58,28 @@ class Play(eqx.Module):
 
 
 def draw_bank(game: Game, key: PRNGKeyArray, size: int | None = None) -> Bank:
-    keys = jax.random.split(key, size or game.bank_size)
-    return Bank(starts=jax.vmap(game.reset)(keys), next=jnp.int32(0))
+    """Starts of a game; as many as the game finds worth drawing ahead, unless a `size` is asked for."""
+    if game.on_host:
+        raise BadInput(f"{game.id} is stepped on the host: its starts cannot be drawn ahead")
+    return Bank(starts=_starts(game, jax.random.split(key, size or game.bank_size)), next=jnp.int32(0))
+
+
+@eqx.filter_jit
+def _starts(game: Game, keys: Array) -> Any:
+    return jax.vmap(game.reset)(keys)
 
 
 def refresh_bank(game: Game, bank: Bank, key: PRNGKeyArray, share: float = 1 / 16) -> Bank:
-    """Replace the starts dealt longest ago, so that a long run is not tied to the boards it began with."""
-    size = bank.starts.time.shape[0] if hasattr(bank.starts, "time") else jax.tree.leaves(bank.starts)[0].shape[0]
+    """Replace the starts to be dealt next, those dealt longest ago: so a long run is not tied to the boards it began with."""
+    size = _size(bank)
     count = max(1, int(size * share))
-    fresh = jax.vmap(game.reset)(jax.random.split(key, count))
-    rows = (bank.next - 1 - jnp.arange(count)) % size
+    fresh = _starts(game, jax.random.split(key, count))
+    rows = (bank.next + jnp.arange(count)) % size
     return Bank(starts=jax.tree.map(lambda old, new: old.at[rows].set(new), bank.starts, fresh), next=bank.next)
+
+
+def _size(bank: Bank) -> int:
+    return jax.tree.leaves(bank.starts)[0].shape[0]
 
 
 def start(
@@ -101,6 +112,11 @@ def close(play: Play) -> None:
 
 def open_play(game: Game, policies: tuple[Seated, ...], state: Any, seen: Seen, bank: Bank | None, key: PRNGKeyArray) -> Play:
     """The first moment of games that have just opened, with nothing remembered."""
+    taken = sorted(seat for seated in policies for seat in seated.seats)
+    everyone = list(range(game.seats))
+    require(taken == everyone, f"{game.id or game.family}: policies sit in seats {taken}, expected each of {everyone} once")
+    for seated in policies:
+        seated.policy.check(game, seated.seats)
     per_seat = seen.present.shape
     games = per_seat[0]
     yes, no = jnp.ones(games, bool), jnp.zeros(games, bool)
@@ -134,12 +150,12 @@ def collect(
     states: bool = False,
     meeting_episodes: int = MEETING_EPISODES,
 ) -> tuple[Play, Trajectory]:
-    """Play `steps` steps in every game, restarting those that end.
+    """Play `steps` steps in every game, restarting those that end. Partners stay together for `meeting_episodes`.
 
     `final` keeps what each step led to before any restart, `states` the states of the game; both cost time.
     Games on the host are moved on for good: an earlier Play of them cannot be played again.
     """
-
+    require(meeting_episodes >= 1, f"meeting_episodes is {meeting_episodes}, expected at least 1")
     if isinstance(game, PettingZooGame):
         require(not states, f"{game.id} is stepped on the host: it has no states to keep")
         return _collect_on_host(game, policies, play, steps, final, meeting_episodes)
@@ -237,6 +253,7 @@ def _collect_on_host(
     _require_outside_jit(game, play.key)
     require(steps > 0, f"{game.id}: {steps} steps, expected at least 1")
     games, moment = play.state.games, play.state.moment
+    games.require_open()
     require(moment == games.moment, f"{game.id}: this Play has been played on already, and games on the host cannot go back")
     rows = []
     for _ in range(steps):
@@ -296,7 +313,7 @@ def _require_outside_jit(game: Game, key: PRNGKeyArray) -> None:
 
 def _deal(bank: Bank, wanted: Bool[Array, " E"]) -> tuple[Any, Bank]:
     """The next starts of the bank for the games that want one; the others get one too, which nobody looks at."""
-    size = jax.tree.leaves(bank.starts)[0].shape[0]
+    size = _size(bank)
     rank = jnp.cumsum(wanted)
     rows = (bank.next + rank - 1) % size
     dealt = jax.tree.map(lambda leaf: leaf[rows], bank.starts)

@@ -4,7 +4,7 @@ Axes come in this order and by these letters: `S` seeds, `T` time, `E` parallel 
 `A` all seats of a game, then features. `*games` stands for whatever leading axes are there: none, `E`, or `T E`.
 """
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import equinox as eqx
 import jax
@@ -25,7 +25,7 @@ class TimeStep(eqx.Module):
     Where `first` is true, the first half speaks of the episode that has just ended.
     """
 
-    action: Action  # -1 (continuous: 0) for a seat that was absent when it would have acted
+    action: Action  # as chosen, legal or not; -1 (continuous: 0) for a seat that was absent when it would have acted
     reward: Float[Array, "*games A"]
     goal_reached: Int[Array, "*games A"]  # index into game.goals, -1 for none
     terminated: Bool[Array, "*games A"]  # true once: nothing of value follows for this seat
@@ -89,6 +89,10 @@ class Policy(eqx.Module):
         """Choose an action for each seat in each of E games."""
         raise NotImplementedError
 
+    def check(self, game: Any, seats: tuple[int, ...]) -> None:
+        """Refuse, with BadInput, to sit in these seats of this game. Whatever can be known to be wrong is said before play."""
+
+    @final
     def step(self, view: View, memory: Memory, key: PRNGKeyArray) -> tuple[Action, Memory, Extras]:
         memory = self.conclude(view, memory)
         empty = self.initial_memory()

@@ -278,3 +278,12 @@ def _stand_in_for_dm_env() -> None:
     dm_env = types.ModuleType("dm_env")
     dm_env.specs, dm_env.TimeStep = specs, Moment
     sys.modules["dm_env"], sys.modules["dm_env.specs"] = dm_env, specs
+
+
+class Undead(Small):
+    """a is terminated after step 2 and stays among the agents, and goes on earning."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        observations, rewards, terminations, truncations, infos = super().step(actions)
+        terminations["a"] = terminations.get("a", False) or self.time == 2
+        return observations, rewards, terminations, truncations, infos

@@ -3,9 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import pytest
 
-from otherminds import audit, make
+from otherminds import BadInput, audit, make
 from otherminds.games.ego import to_ego
 from otherminds.games.stag_hunt import StagHunt
 
@@ -77,14 +78,50 @@ def test_each_fault_is_found_and_no_other(game_class, names):
     assert set(failed(game_class(height=4, width=4))) == names
 
 
+@dataclass(frozen=True)
+class NotANumber(StagHunt):
+    """A reward that is no number, which Python's `max` passes over."""
+
+    def step(self, state, action, key):
+        after, outcome = super().step(state, action, key)
+        return after, dataclasses.replace(outcome, reward=outcome.reward.at[2].set(jnp.nan))
+
+
+@dataclass(frozen=True)
+class BrokenSimulator(StagHunt):
+    """Reading the state off an observation raises: not the same as saying that it cannot be done."""
+
+    def state_of(self, observation, seat):
+        raise ValueError("too many values to unpack")
+
+
+def test_what_is_not_a_number_fails_every_check_it_touches():
+    assert {"seat_symmetry", "ego_alignment", "equal_rewards:random"} <= set(failed(NotANumber(height=4, width=4)))
+
+
+def test_a_broken_simulator_is_not_a_missing_one():
+    with pytest.raises(ValueError, match="too many values"):
+        failed(BrokenSimulator(height=4, width=4))
+
+
+def test_nothing_checked_is_not_a_pass():
+    """A check that could not be made says so, and a game of which nothing can be checked is refused."""
+    checks = {check.name: check for check in audit.audit_game(make("stag_hunt-4x4-4h1s?view=1"))}
+    assert checks["ego_alignment"].skipped
+    assert not checks["seat_symmetry"].skipped
+    assert not audit.verdict([checks["ego_alignment"]])["passed"]
+    with pytest.raises(BadInput, match="on the host"):
+        failed(make("pettingzoo:parallel_games:Small"))
+
+
 def test_the_verdict_is_one_object():
     checks = [audit.Check("a", True, {"x": 1}), audit.Check("b", False, {"per_seat": []})]
     result = audit.verdict(checks)
     assert result == {
         "passed": False,
         "checks": [
-            {"name": "a", "passed": True, "evidence": {"x": 1}},
-            {"name": "b", "passed": False, "evidence": {"per_seat": []}},
+            {"name": "a", "passed": True, "evidence": {"x": 1}, "skipped": False},
+            {"name": "b", "passed": False, "evidence": {"per_seat": []}, "skipped": False},
         ],
     }
     assert audit.describe(checks[0]) == "x 1"

@@ -1,8 +1,11 @@
 """The command line, as a person types it."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,14 @@ def test_watch_writes_what_it_was_asked_for(tmp_path):
         (["watch", "--game", "stag_hunt?height=-1"], "height=1"),
         (["watch", "--seats", "random,random"], "has 4 seats, got 2"),
         (["watch", "--cell", "0"], "--cell is 0"),
+        (["watch", "--delay", "inf"], "--delay is inf"),
+        (["watch", "--seed", "99999999999999999999"], "--seed is 99999999999999999999"),
+        (["watch", "--seed", "-1"], "--seed is -1"),
+        (["watch", "--gif", "."], "ends in .gif"),
+        (["watch", "--png", __file__], "it is a file"),
+        (["demo", "--name", ".."], "--name is '..'"),
+        (["demo", "--name", f"{__file__}/x"], "otherminds:"),
+        (["bench", "games", "--games", "pettingzoo:parallel_games:Small"], "no PettingZoo game|only compiled games"),
         (["audit", "nothing"], "choose from"),
         (["bench", "games", "--parallel", "0"], "--parallel is 0"),
         (["watch", "--sets", "random"], "--seats"),
@@ -55,8 +66,33 @@ def test_watch_writes_what_it_was_asked_for(tmp_path):
 def test_bad_input_ends_with_a_hint(arguments, hint):
     result = otherminds(*arguments)
     assert result.returncode == 2
-    assert hint in result.stderr + result.stdout
+    assert re.search(re.escape(hint).replace(r"\|", "|"), result.stderr + result.stdout)
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_ctrl_c_ends_at_once_and_says_so():
+    """An orderly end beside compiled code that still ran in other threads crashed the interpreter."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "otherminds", "audit", "stag_hunt-4x4-4h1s"], stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "otherminds", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "games\n"
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.wait(60)
 
 
 def test_audit_prints_one_object():

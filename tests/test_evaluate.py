@@ -5,6 +5,7 @@ import numpy as np
 
 from otherminds import make, seats
 from otherminds.evaluate import episode_rewards, estimate
+from otherminds.games.stag_hunt import StagHunt
 
 
 def test_each_game_counts_exactly_one_whole_episode():
@@ -23,6 +24,14 @@ def test_short_episodes_are_not_counted_twice():
     assert rewards.shape == (512, 4)
     assert rewards.sum(1).max() <= 14
     assert 2.8 < rewards.mean() <= 3.0
+
+
+def test_every_episode_has_a_start_of_its_own(monkeypatch):
+    """Episodes beyond the bank repeated its starts, and intervals were four times too narrow."""
+    monkeypatch.setattr(StagHunt, "bank_size", 1)
+    game = make("stag_hunt-4x4-4h1s?horizon=2")
+    rewards = episode_rewards(game, seats.resolve(game, "nearest_hare"), 256, jax.random.key(0))
+    assert len(np.unique(rewards, axis=0)) > 4
 
 
 def test_interval():

@@ -228,6 +228,17 @@ def test_pictures_stay_bytes_and_are_padded() -> None:
     np.testing.assert_allclose(game.scaled(jnp.asarray(rows.observation[0, 0, 2])), 1.0)
 
 
+def test_who_has_left_stays_away_whatever_the_game_says() -> None:
+    """a is terminated after step 2, yet still asked to act, and still earns: none of that may reach a learner."""
+    game = small("Undead")
+    rows = play(game, fixed(game, [2, 1, 1]), 1, 5)
+    np.testing.assert_array_equal(rows.present[:, 0, 0], [1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(rows.terminated[:, 0, 0], [0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(rows.reward[:, 0, 0], [2, 2, 0, 0, 0])
+    np.testing.assert_array_equal(rows.action[:, 0, 0], [2, 2, -1, -1, -1])
+    np.testing.assert_array_equal(rows.terminated[:, 0, 1], [0, 0, 0, 0, 1])
+
+
 def test_observations_of_different_ranks_are_laid_out_flat() -> None:
     game = small("Ranks")
     rows = play(game, fixed(game, [0, 0, 0]), 1, 1)
@@ -281,7 +292,7 @@ def test_a_game_that_raises_is_named_with_its_traceback(workers: int) -> None:
     opened = rollout.start(game, policies, 3, jax.random.key(0), workers=workers)
     with pytest.raises(GameFailed, match=r"game 0 failed in its step\n(.|\n)*ZeroDivisionError: the dice fell off the table"):
         rollout.collect(game, policies, opened, 5)
-    with pytest.raises(BadInput, match="played on already"):
+    with pytest.raises(BadInput, match="or one failed; start them anew"):
         rollout.collect(game, policies, opened, 5)
 
 

@@ -1,5 +1,6 @@
 """What `--seats` means."""
 
+import jax
 import pytest
 
 from otherminds import BadInput, make, seats
@@ -14,6 +15,14 @@ def test_equal_entries_share_one_policy():
     """Four seats in four programs would compile and run four times as long."""
     hunters, hare, other = seats.resolve(make("stag_hunt-4x4-4h1s"), "nearest_stag, nearest_hare,nearest_stag,stubborn=0.5")
     assert (hunters.seats, hare.seats, other.seats) == ((0, 2), (1,), (3,))
+
+
+@pytest.mark.parametrize("entry", ["random", "nearest_stag", "stubborn=0.5", "switcher"])
+def test_equal_seats_are_equal_objects(entry):
+    """Otherwise each time somebody names them, everything is compiled again."""
+    game = make("stag_hunt-4x4-4h1s")
+    one, two = seats.resolve(game, entry), seats.resolve(make("stag_hunt-4x4-4h1s"), entry)
+    assert jax.tree.structure(one) == jax.tree.structure(two)
 
 
 @pytest.mark.parametrize(

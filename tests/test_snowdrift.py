@@ -41,6 +41,8 @@ def compare_episode(game: Snowdrift, rows, lane: int) -> int:
         horizon=game.horizon,
     )  # fmt: skip
     first = jax.tree.map(lambda leaf: leaf[0, lane], rows.state)
+    worth = game.drifts * max(0.0, game.reward * game.players - game.cost)
+    total = 0.0
     reference.start(*([divmod(int(cell), game.width) for cell in cells] for cells in (first.position, first.drift)))
     for t in range(game.horizon):
         assert np.array_equal(rows.legal[t, lane], reference.legal())
@@ -53,6 +55,8 @@ def compare_episode(game: Snowdrift, rows, lane: int) -> int:
         assert rows.present[t, lane].all()
         restarted = rows.first[t + 1, lane] if t + 1 < game.horizon else rows.last.first[lane]
         assert restarted == outcome.episode_over
+        total += rows.reward[t, lane].sum()
+        assert total <= worth + 1e-3
         if outcome.episode_over:
             return t + 1
     raise AssertionError("an episode went on beyond its horizon")

@@ -1,5 +1,9 @@
 """The rules of the stag hunt: against a second implementation written from the design alone, and by hand."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,8 +126,8 @@ def test_a_lone_stag_hunter_gets_nothing_and_stays():
 def test_properties(players, stags, hares, size, needed, blocks, view, early, seed):
     """Somebody can always act; nobody earns more than the board is worth; the absent change nothing; same key, same episode."""
     game = StagHunt(
-        height=size, width=size + 1, players=players, stags=stags, hares=hares, hunters_needed=needed, blocks=blocks,
-        view=view, end_after_first_hunt=early,
+        height=size, width=size + 1, players=players, stags=stags, hares=hares, hunters_needed=min(needed, players),
+        blocks=blocks, view=view, end_after_first_hunt=early,
     )  # fmt: skip
 
     @jax.jit
@@ -161,6 +165,12 @@ def test_properties(players, stags, hares, size, needed, blocks, view, early, se
     ("options", "hint"),
     [
         ("height=0", "height=1"),
+        ("height=1000000000", "height=32"),
+        ("height=" + "-" * 20000 + "1", "expected a whole number"),
+        ("hunters_needed=5", "4 players never reach"),
+        ("stag_reward=1e39", "expected a number up to"),
+        ("stag_reward=1" + "0" * 400, "expected a number"),
+        ("strengths=1e-12,1,1,1", "from 0.001 to 1000"),
         ("height=-3", "height=1"),
         ("height=2.5", "height is 2.5, expected a whole number"),
         ("width=2&height=2", "do not fit on 2x2"),
@@ -173,8 +183,8 @@ def test_properties(players, stags, hares, size, needed, blocks, view, early, se
         ("height=2&width=2&players=2&stags=1&hares=0&blocks=1", "fit"),
         ("blocks=-1", "blocks=0"),
         ("view=-1", "view=0"),
-        ("strengths=1,2", "4 positive numbers"),
-        ("strengths=1,2,0,1", "4 positive numbers"),
+        ("strengths=1,2", "4 numbers from 0.001"),
+        ("strengths=1,2,0,1", "4 numbers from 0.001"),
         ("strengths=2", "strengths=1,2"),
         ("stag_reward=many", "stag_reward is 'many'"),
         ("hights=3", "did you mean height"),
@@ -188,6 +198,15 @@ def test_impossible_boards_are_refused_in_one_line(options, hint):
         make(f"stag_hunt?{options}")
     assert hint in str(problem.value)
     assert "\n" not in str(problem.value)
+
+
+def test_agrees_with_the_reference_when_compiled_for_speed():
+    """The tests compile fast rather than well; users do not."""
+    chosen = f"{__file__}::test_agrees_with_the_reference[stag_hunt-4x4-4h1s]"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", chosen]
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert "1 passed" in result.stdout, result.stdout
 
 
 def test_search_is_refused_where_the_observation_hides_something():

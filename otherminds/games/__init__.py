@@ -68,7 +68,7 @@ def _make_own(name: str, options: dict[str, Any]) -> "Game":
     entry = GAMES[name]
     module, class_name = entry.target.split(":")
     game_class = getattr(importlib.import_module(module), class_name)
-    allowed = [f.name for f in fields(game_class) if f.name not in ("id", "payoffs")]
+    allowed = [f.name for f in fields(game_class) if f.metadata.get("option", True)]
     check_options(options, allowed, name)
     types = get_type_hints(game_class)
     given = {option: as_type(value, types[option], name, option) for option, value in options.items()}

@@ -14,6 +14,8 @@ from otherminds.types import Action
 
 Kind = Literal["mixed", "zero-sum", "cooperative"]
 Form = Literal["matrix", "sequential"]
+LARGEST_NUMBER = 1_000_000  # of rewards and the like: sums of them stay exact enough in single precision
+LARGEST_BOARD = 32  # cells a side
 OthersOrder = Literal["rotated", "ascending", "unknown"]
 
 
@@ -59,7 +61,7 @@ class Game:
     All methods speak of one game: no leading axes.
     """
 
-    id: str = dataclasses.field(default="", kw_only=True, compare=False)
+    id: str = dataclasses.field(default="", kw_only=True, compare=False, metadata={"option": False})
 
     on_host: ClassVar[bool] = False  # stepped by Python processes, not compiled
 
@@ -181,17 +183,19 @@ def legal_or(fallback: int, action: Int[Array, " A"], legal: Bool[Array, "A acti
     return jnp.where((chosen & legal).any(-1), action, fallback)
 
 
-def require_integer(owner: str, least: int, **values: Any) -> None:
-    """Refuse options that are no whole number or too small, by name."""
+def require_integer(owner: str, least: int, most: int, **values: Any) -> None:
+    """Refuse options that are no whole number, too small or too large, by name."""
     for name, value in values.items():
         whole = isinstance(value, int) and not isinstance(value, bool)
+        nearest = most if whole and value > most else least
         require(
-            whole and value >= least, f"{owner}: {name} is {value!r}, expected a whole number of at least {least}: {name}={least}"
+            whole and least <= value <= most,
+            f"{owner}: {name} is {value!r}, expected a whole number from {least} to {most}: {name}={nearest}",
         )
 
 
 def require_number(owner: str, **values: Any) -> None:
     """Refuse options that are no finite number, by name."""
     for name, value in values.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-        require(bool(number), f"{owner}: {name} is {value!r}, expected a number, as in {name}=1.0")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+        require(bool(number), f"{owner}: {name} is {value!r}, expected a number up to {LARGEST_NUMBER:,}: {name}=1.0")

@@ -79,7 +79,7 @@ class HostGames:
         return self._everywhere("step", np.ascontiguousarray(action, self.layout.action.base))
 
     def _everywhere(self, what: str, request: np.ndarray) -> np.ndarray:
-        require(self._closing.alive, f"pettingzoo:{self.name}: these games have been closed; start them anew")
+        self.require_open()
         self.moment += 1
         try:
             for block in self._blocks:
@@ -89,6 +89,9 @@ class HostGames:
             # Answers of the other workers may be under way: nothing sensible can be asked of them any more.
             self.close()
             raise
+
+    def require_open(self) -> None:
+        require(self._closing.alive, f"pettingzoo:{self.name}: these games have been closed, or one failed; start them anew")
 
     def close(self) -> None:
         """Close all games and end the workers. Happens by itself when nobody holds the games any longer."""
@@ -229,7 +232,8 @@ def work() -> None:
         pass
     except Exception as error:
         text = str(error) if isinstance(error, GameFailed) else traceback.format_exc()
-        _reply(answers, FAILED + _framed(text.encode()))
+        with contextlib.suppress(BrokenPipeError):  # another worker may have failed before us, and the parent be gone
+            _reply(answers, FAILED + _framed(text.encode()))
 
 
 def _reply(answers: IO[bytes], head: bytes, rows: np.ndarray | None = None) -> None:

@@ -54,7 +54,7 @@ class JaxmarlGame(Game):
 
     @cached_property
     def built(self) -> Built:
-        return _build(self.name, self.options)
+        return _build(self.name, self.options, repr(self.options))
 
     @property
     def family(self) -> str:
@@ -199,7 +199,8 @@ def _try_out(game: JaxmarlGame) -> None:
 
 
 @lru_cache(maxsize=64)
-def _build(name: str, options: tuple[tuple[str, Any], ...]) -> Built:
+def _build(name: str, options: tuple[tuple[str, Any], ...], written: str) -> Built:
+    """`written` is the options in writing: 1, 1.0 and True are the same key to a cache, and not the same to us."""
     adapter = find(name)
     # The environment holds arrays and may be asked for while something is traced; they must be real ones.
     with jax.ensure_compile_time_eval():

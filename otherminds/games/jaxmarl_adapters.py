@@ -105,7 +105,7 @@ class Adapter:
             options[self.action_option] = spelling[wanted]
         if self.horizon:
             horizon = options.pop("horizon", self.horizon)
-            require_integer(owner, 1, horizon=horizon)
+            require_integer(owner, 1, 100_000, horizon=horizon)
             options |= {"num_inner_steps": horizon + 1, "num_outer_steps": 1}
         return options
 

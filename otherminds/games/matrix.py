@@ -1,6 +1,6 @@
 """Two players, two actions, one table of payoffs, played again and again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
@@ -41,7 +41,7 @@ class MatrixState(State):
 class Matrix(Game):
     """Options: horizon. Action 0 is cooperate, stag, swerve or heads."""
 
-    payoffs: str = "ipd"
+    payoffs: str = field(default="ipd", metadata={"option": False})  # by id
     horizon: int = 100
 
     family: ClassVar[str] = "matrix"
@@ -52,7 +52,7 @@ class Matrix(Game):
 
     def __post_init__(self) -> None:
         require(self.payoffs in ROW_PAYOFFS, f"matrix: no payoffs '{self.payoffs}': {closest(str(self.payoffs), ROW_PAYOFFS)}")
-        require_integer(f"matrix-{self.payoffs}", 1, horizon=self.horizon)
+        require_integer(f"matrix-{self.payoffs}", 1, 10_000, horizon=self.horizon)
 
     @property
     def action_names(self) -> tuple[str, ...]:

@@ -9,7 +9,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, UInt8
 
 from otherminds.config import require
-from otherminds.games.base import Board, Game, Kind, Outcome, State, Thing, legal_or, require_integer, require_number
+from otherminds.games.base import (
+    LARGEST_BOARD,
+    Board,
+    Game,
+    Kind,
+    Outcome,
+    State,
+    Thing,
+    legal_or,
+    require_integer,
+    require_number,
+)
 from otherminds.games.ego import all_to_ego
 from otherminds.games.grid import STAY, at, cells_of, free_moves, move, planes
 
@@ -45,11 +56,11 @@ class Snowdrift(Game):
     action_names: ClassVar[tuple[str, ...]] = ("up", "down", "left", "right", "stay", "clear")
 
     def __post_init__(self) -> None:
-        require_integer("snowdrift", 1, height=self.height, width=self.width, drifts=self.drifts, horizon=self.horizon)
-        require_integer("snowdrift", 2, players=self.players)
+        require_integer("snowdrift", 1, LARGEST_BOARD, height=self.height, width=self.width)
+        require_integer("snowdrift", 1, LARGEST_BOARD**2, drifts=self.drifts)
+        require_integer("snowdrift", 2, 8, players=self.players)
+        require_integer("snowdrift", 1, 255, horizon=self.horizon)  # observed as a byte
         require_number("snowdrift", reward=self.reward, cost=self.cost)
-        require(self.players <= 8, f"snowdrift: players is {self.players}, expected 2 to 8: players=8")
-        require(self.horizon <= 255, f"snowdrift: horizon is {self.horizon}, expected at most 255 (time is a byte): horizon=255")
         things = self.players + self.drifts
         require(
             things <= self.cells,

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 from otherminds.config import require
 from otherminds.games import walls
 from otherminds.games.base import (
+    LARGEST_BOARD,
     Board,
     Game,
     Kind,
@@ -68,21 +69,24 @@ class StagHunt(Game):
     action_names: ClassVar[tuple[str, ...]] = ("up", "down", "left", "right", "stay", "hunt_stag", "hunt_hare")
 
     def __post_init__(self) -> None:
-        require_integer("stag_hunt", 1, height=self.height, width=self.width, hunters_needed=self.hunters_needed)
-        require_integer("stag_hunt", 1, horizon=self.horizon)
-        require_integer("stag_hunt", 0, stags=self.stags, hares=self.hares, blocks=self.blocks)
-        require_integer("stag_hunt", 0, end_after_first_hunt=self.end_after_first_hunt)
-        require_integer("stag_hunt", 2, players=self.players)
+        require_integer("stag_hunt", 1, LARGEST_BOARD, height=self.height, width=self.width)
+        require_integer("stag_hunt", 2, 8, players=self.players)
+        require_integer("stag_hunt", 1, 8, hunters_needed=self.hunters_needed)
+        require_integer("stag_hunt", 1, 255, horizon=self.horizon)  # observed as a byte
+        require_integer("stag_hunt", 0, LARGEST_BOARD**2, stags=self.stags, hares=self.hares, blocks=self.blocks)
+        require_integer("stag_hunt", 0, 255, end_after_first_hunt=self.end_after_first_hunt)
         require_number("stag_hunt", stag_reward=self.stag_reward, hare_reward=self.hare_reward, step_reward=self.step_reward)
-        require(self.players <= 8, f"stag_hunt: players is {self.players}, expected 2 to 8: players=8")
+        require(
+            self.stags == 0 or self.hunters_needed <= self.players,
+            f"stag_hunt: hunters_needed is {self.hunters_needed}, which {self.players} players never reach: hunters_needed=2",
+        )
         require(self.stags + self.hares > 0, "stag_hunt: no prey on the board: stags=1 or hares=1")
-        require(self.horizon <= 255, f"stag_hunt: horizon is {self.horizon}, expected at most 255 (time is a byte): horizon=255")
         if self.view is not None:
-            require_integer("stag_hunt", 0, view=self.view)
+            require_integer("stag_hunt", 0, LARGEST_BOARD, view=self.view)
         if self.strengths is not None:
             require(
-                len(self.strengths) == self.players and all(0 < strength < np.inf for strength in self.strengths),
-                f"stag_hunt: strengths is {self.strengths}, expected {self.players} positive numbers, one a player",
+                len(self.strengths) == self.players and all(1e-3 <= strength <= 1e3 for strength in self.strengths),
+                f"stag_hunt: strengths is {self.strengths}, expected {self.players} numbers from 0.001 to 1000, one a player",
             )
         things = self.players + self.stags + self.hares
         require(
@@ -237,4 +241,5 @@ class StagHunt(Game):
 def _shares(taking: Bool[Array, "A prey"], strength: Float[Array, " A"]) -> Float[Array, " A"]:
     """Each player's share of the prey it takes part in taking, in proportion to strength."""
     weight = taking * strength[:, None]
-    return (weight / jnp.maximum(weight.sum(0, keepdims=True), 1e-9)).sum(-1)
+    total = weight.sum(0, keepdims=True)
+    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1.0), 0.0).sum(-1)

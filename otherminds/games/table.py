@@ -294,7 +294,8 @@ class Table:
 
     Who is there, and how things end:
     - a seat is present while its agent is in `env.agents` and has been given no end;
-    - a seat whose agent is terminated has left: nothing of value follows for it;
+    - a seat whose agent is terminated has left until the next episode, whatever the game still says of it: nothing of value
+      follows for it, and should the game ask for its action, action 0 is given;
     - a seat whose agent is truncated, or merely vanishes, while others play on is absent and has not left;
     - the game is over when nobody is present. It was cut off (`truncated`) if any seat was truncated in this episode and never
       terminated, else it truly ended (`terminated`). An agent that gets both flags at once counts as terminated.
@@ -305,32 +306,39 @@ class Table:
         self.seats = seats_of(name, self.env)
         self.layout = lay_out(self.seats)
         self.number = {seat.agent: number for number, seat in enumerate(self.seats)}
+        self.left: set[Any] = set()  # agents terminated in this episode
         self.cut_off: set[Any] = set()  # agents truncated in this episode and never terminated
 
     def reset(self, seed: int, row: Any) -> None:
         opened = self.env.reset(seed=seed)
         # StarCraft's wrapper gives observations alone, without infos.
         observations, infos = opened if isinstance(opened, tuple) else (opened, {})
-        self.cut_off = set()
+        self.left, self.cut_off = set(), set()
         self._look(list(self.env.agents), observations, infos, row)
 
     def step(self, action: np.ndarray, row: Any) -> None:
         # The list is copied because some games change it in place while they step.
         acting = list(self.env.agents)
-        chosen = {agent: self.seats[self.number[agent]].act(action[self.number[agent]]) for agent in acting}
+        chosen = {agent: self._action(agent, action) for agent in acting}
         observations, rewards, terminations, truncations, infos = self.env.step(chosen)
-        left = {agent for agent, flag in terminations.items() if flag and agent in self.number}
+        left = {agent for agent, flag in terminations.items() if flag and agent in self.number} - self.left
         self.cut_off |= {agent for agent, flag in truncations.items() if flag and agent in self.number}
-        self.cut_off -= left
-        present = [agent for agent in self.env.agents if agent not in left and agent not in self.cut_off]
+        gone_before = set(self.left)
+        self.left |= left
+        self.cut_off -= self.left
+        present = [agent for agent in self.env.agents if agent not in self.left and agent not in self.cut_off]
         self._look(present, observations, infos, row)
         for agent, reward in rewards.items():
-            if agent in self.number:
+            if agent in self.number and agent not in gone_before:
                 row["reward"][self.number[agent]] = reward
         for agent in left:
             row["left"][self.number[agent]] = True
         row["terminated"] = not present and not self.cut_off
         row["truncated"] = not present and bool(self.cut_off)
+
+    def _action(self, agent: Any, action: np.ndarray) -> Any:
+        chosen = action[self.number[agent]]
+        return self.seats[self.number[agent]].act(np.zeros_like(chosen) if agent in self.left else chosen)
 
     def _look(self, present: list[Any], observations: Mapping[Any, Any], infos: Mapping[Any, Any], row: Any) -> None:
         masks = {agent: info[MASK] for agent, info in infos.items() if isinstance(info, Mapping) and MASK in info}

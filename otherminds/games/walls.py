@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from otherminds.config import BadInput, require
+from otherminds.config import require
 
+TRIES = 3
 SHAPES = {
     "straight of 3": ((0, 0), (0, 1), (0, 2)),
     "bent of 3": ((0, 0), (0, 1), (1, 1)),
@@ -19,7 +20,7 @@ SHAPES = {
 
 @lru_cache
 def placements(height: int, width: int) -> tuple[np.ndarray, ...]:
-    """For each shape that fits, every way to lay it on the board: bool [ways, cells]."""
+    """For each shape that fits, every way to lay it on the board: cells [ways, 4], the last one twice in pieces of three."""
     found = []
     for shape in SHAPES.values():
         ways = set()
@@ -28,12 +29,9 @@ def placements(height: int, width: int) -> tuple[np.ndarray, ...]:
                 for column in range(width):
                     cells = [(row + r, column + c) for r, c in turned]
                     if all(0 <= r < height and 0 <= c < width for r, c in cells):
-                        ways.add(frozenset(r * width + c for r, c in cells))
+                        ways.add(tuple(sorted(r * width + c for r, c in cells)))
         if ways:
-            masks = np.zeros((len(ways), height * width), bool)
-            for mask, way in zip(masks, sorted(sorted(way) for way in ways), strict=True):
-                mask[way] = True
-            found.append(masks)
+            found.append(np.array([(*way, way[-1])[:4] for way in sorted(ways)]))
     return tuple(found)
 
 
@@ -53,64 +51,30 @@ def require_room(owner: str, height: int, width: int, blocks: int, things: int) 
         f"{owner}: {blocks} wall pieces of 3 or 4 cells and {things} players and prey do not fit on "
         f"{height}x{width} = {cells} cells: blocks={max(0, (cells - things) // 3)} or a larger board",
     )
-    if not _some_board(height, width, blocks, things):
-        raise BadInput(f"{owner}: no connected board with walls found on {height}x{width}: fewer blocks, or a larger board")
-
-
-@lru_cache
-def _some_board(height: int, width: int, blocks: int, things: int, tries: int = 300) -> bool:
-    """Whether at least one of a hundred drawn boards is connected, so that drawing again and again will end soon."""
-    random, ways = np.random.default_rng(0), placements(height, width)
-    good = 0
-    for _ in range(tries):
-        wall = np.zeros(height * width, bool)
-        for _ in range(blocks):
-            shape = ways[random.integers(len(ways))]
-            piece = shape[random.integers(len(shape))]
-            if not (wall & piece).any() and (~(wall | piece)).sum() >= things:
-                wall |= piece
-        good += _connected_on_host(~wall.reshape(height, width))
-    return good >= tries // 100
-
-
-def _connected_on_host(free: np.ndarray) -> bool:
-    reached = [tuple(np.argwhere(free)[0])]
-    seen = set(reached)
-    while reached:
-        row, column = reached.pop()
-        for cell in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
-            inside = 0 <= cell[0] < free.shape[0] and 0 <= cell[1] < free.shape[1]
-            if inside and free[cell] and cell not in seen:
-                seen.add(cell)
-                reached.append(cell)
-    return len(seen) == int(free.sum())
 
 
 def draw(key: PRNGKeyArray, height: int, width: int, blocks: int, things: int) -> Bool[Array, " cells"]:
-    """Up to `blocks` pieces (one that would overlap is left out), drawn again until the free cells are connected."""
+    """Up to `blocks` pieces, laid one after the other.
+
+    A piece that would overlap another, cut the free cells apart, or leave no room is drawn again; after TRIES times as many
+    draws as pieces are wanted, those that are laid are enough.
+    """
     ways = placements(height, width)
-    table = jnp.concatenate([jnp.array(masks) for masks in ways])
-    counts = np.array([len(masks) for masks in ways])
-    starts = jnp.array(np.cumsum(counts) - counts)
+    table, counts = jnp.concatenate([jnp.array(cells) for cells in ways]), np.array([len(cells) for cells in ways])
+    shape_key, way_key = jax.random.split(key)
+    shape = jax.random.randint(shape_key, (TRIES * blocks,), 0, len(ways))
+    way = jax.random.randint(way_key, (TRIES * blocks,), 0, jnp.array(counts)[shape])
+    pieces = table[jnp.array(np.cumsum(counts) - counts)[shape] + way]
 
-    def board(key: PRNGKeyArray) -> Bool[Array, " cells"]:
-        shape_key, way_key = jax.random.split(key)
-        shape = jax.random.randint(shape_key, (blocks,), 0, len(ways))
-        way = jax.random.randint(way_key, (blocks,), 0, jnp.array(counts)[shape])
-        wall = jnp.zeros(height * width, bool)
-        for piece in table[starts[shape] + way]:
-            fits = ~(wall & piece).any() & ((~(wall | piece)).sum() >= things)
-            wall = jnp.where(fits, wall | piece, wall)
-        return wall
+    def lay(carry: tuple[Array, Array], cells: Array) -> tuple[tuple[Array, Array], None]:
+        wall, laid = carry
+        piece = (jnp.arange(height * width)[None] == cells[:, None]).any(0)
+        both = wall | piece
+        free = ~both.reshape(height, width)
+        fits = (laid < blocks) & ~(wall & piece).any() & (free.sum() >= things) & connected(free)
+        return (jnp.where(fits, both, wall), laid + fits), None
 
-    def again(carry: tuple[PRNGKeyArray, Array]) -> tuple[PRNGKeyArray, Array]:
-        key, use = jax.random.split(carry[0])
-        return key, board(use)
-
-    def cut_apart(carry: tuple[PRNGKeyArray, Array]) -> Array:
-        return ~connected(~carry[1].reshape(height, width))
-
-    _, wall = jax.lax.while_loop(cut_apart, again, again((key, jnp.zeros(height * width, bool))))
+    (wall, _), _ = jax.lax.scan(lay, (jnp.zeros(height * width, bool), jnp.int32(0)), pieces)
     return wall
 
 

@@ -15,7 +15,10 @@ from otherminds.games.base import Game
 from otherminds.types import Action, Extras, Memory, Policy, View
 
 Rule = Callable[[Num[Array, "..."], Bool[Array, "*games actions"]], Float[Array, "*games actions"]]
-"""From observations [*games, features] and legal actions [*games, actions] to action probabilities."""
+"""From observations [*games, features] and legal actions [*games, actions] to action probabilities.
+
+A rule is a function of a module or a frozen dataclass: equal scripts must be equal objects, or each would be compiled anew.
+"""
 
 NEVER = -1e9  # the logit of an action of probability 0; finite, so that no loss or gradient meets an infinity
 
@@ -28,6 +31,12 @@ class Scripted(Policy):
 
     def initial_memory(self) -> Memory:
         return Memory(episode=None, lasting=None)
+
+    def check(self, game: Game, seats: tuple[int, ...]) -> None:
+        require(
+            self.game == game, f"{type(self).__name__} was made for {self.game.id or self.game}, and sits in {game.id or game}"
+        )
+        require(self.group == len(seats), f"{type(self).__name__} was made for {self.group} seats, and sits in {len(seats)}")
 
     def prepare(self, view: View, memory: Memory, key: PRNGKeyArray) -> Memory:
         """Make up one's mind before acting: draw what has to be drawn when an episode or a meeting opens."""
@@ -85,12 +94,16 @@ def uniform(allowed: Bool[Array, "*games actions"]) -> Float[Array, "*games acti
     return allowed / jnp.maximum(allowed.sum(-1, keepdims=True), 1)
 
 
+def any_legal(observation: Num[Array, "..."], legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
+    return uniform(legal)
+
+
 def random(game: Game, group: int, argument: str = "") -> Scripted:
     """Uniform over legal actions."""
     no_argument("random", argument)
     if game.continuous:
         return RandomBox(game, group)
-    return FromRule(game, group, rule=lambda observation, legal: uniform(legal))
+    return FromRule(game, group, rule=any_legal)
 
 
 def no_argument(name: str, argument: str) -> None:

@@ -1,5 +1,6 @@
 """Scripted players of repeated two-by-two games. An observation holds the last joint action, own first."""
 
+from dataclasses import dataclass
 from typing import cast
 
 import jax
@@ -14,6 +15,21 @@ COOPERATE, DEFECT = 0, 1
 OTHER_DEFECTED = 3  # entry of the observation
 
 
+@dataclass(frozen=True)
+class Always:
+    """The rule to play one action."""
+
+    action: int
+
+    def __call__(self, observation: Array, legal: Bool[Array, "*games 2"]) -> Float[Array, "*games 2"]:
+        return _play(jnp.full(legal.shape[:-1], self.action == DEFECT))
+
+
+def copy(observation: Array, legal: Bool[Array, "*games 2"]) -> Float[Array, "*games 2"]:
+    """The rule to do what the other did; cooperate first."""
+    return _play(observation[..., OTHER_DEFECTED] > 0)
+
+
 def _play(defects: Bool[Array, "*games"]) -> Float[Array, "*games 2"]:
     return jax.nn.one_hot(defects.astype(int), 2)
 
@@ -21,19 +37,19 @@ def _play(defects: Bool[Array, "*games"]) -> Float[Array, "*games 2"]:
 def always_c(game: Matrix, group: int, argument: str = "") -> Scripted:
     """Cooperates."""
     no_argument("always_c", argument)
-    return FromRule(game, group, rule=lambda observation, legal: _play(observation[..., 0] < 0), aim=COOPERATE)
+    return FromRule(game, group, rule=Always(COOPERATE), aim=COOPERATE)
 
 
 def always_d(game: Matrix, group: int, argument: str = "") -> Scripted:
     """Defects."""
     no_argument("always_d", argument)
-    return FromRule(game, group, rule=lambda observation, legal: _play(observation[..., 0] >= 0), aim=DEFECT)
+    return FromRule(game, group, rule=Always(DEFECT), aim=DEFECT)
 
 
 def tit_for_tat(game: Matrix, group: int, argument: str = "") -> Scripted:
     """Cooperates first, then does what the other did."""
     no_argument("tit_for_tat", argument)
-    return FromRule(game, group, rule=lambda observation, legal: _play(observation[..., OTHER_DEFECTED] > 0))
+    return FromRule(game, group, rule=copy)
 
 
 class Grim(Scripted):

@@ -15,11 +15,11 @@ from otherminds.types import Memory, View
 def never_clear(game: Snowdrift, group: int, argument: str = "") -> Scripted:
     """Anything but clearing: lets the others do it."""
     no_argument("never_clear", argument)
+    return FromRule(game, group, rule=anything_but_clearing, aim=game.cells)
 
-    def rule(observation: Array, legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
-        return uniform(legal.at[..., CLEAR].set(False))
 
-    return FromRule(game, group, rule=rule, aim=game.cells)
+def anything_but_clearing(observation: Array, legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
+    return uniform(legal.at[..., CLEAR].set(False))
 
 
 class NearestDrift(Scripted):

@@ -1,7 +1,7 @@
 """Scripted hunters."""
 
 import re
-from typing import cast
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
@@ -11,35 +11,36 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from otherminds.config import BadInput, closest, require
 from otherminds.games.base import Game
 from otherminds.games.stag_hunt import HUNT_HARE, HUNT_STAG, StagHunt
-from otherminds.partners.base import FromRule, Rule, Scripted, no_argument, uniform
+from otherminds.partners.base import FromRule, Scripted, no_argument, uniform
 from otherminds.partners.paths import toward
 from otherminds.types import Memory, View
 
 STAG, HARE = 0, 1  # indices into StagHunt.goals
 
 
-def hunt(game: StagHunt, goal: int) -> Rule:
-    """Walk to the nearest prey of a kind and hunt it; wander when there is none (in sight)."""
-    wall, prey = game.players, game.players + 1 + goal
+@dataclass(frozen=True)
+class Hunt:
+    """The rule to walk to the nearest prey of a kind and hunt it; and to wander when there is none (in sight)."""
 
-    def rule(observation: Array, legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
+    players: int
+    goal: int
+
+    def __call__(self, observation: Array, legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
         seen = observation.astype(bool)
-        own, walls, target = seen[..., 0, :, :], seen[..., wall, :, :], seen[..., prey, :, :]
-        return toward(target, walls, own, legal, HUNT_STAG if goal == STAG else HUNT_HARE)
-
-    return rule
+        own, wall, target = (seen[..., plane, :, :] for plane in (0, self.players, self.players + 1 + self.goal))
+        return toward(target, wall, own, legal, HUNT_STAG if self.goal == STAG else HUNT_HARE)
 
 
 def nearest_stag(game: StagHunt, group: int, argument: str = "") -> Scripted:
     """Walks to the nearest stag and hunts it; wanders when there is none."""
     no_argument("nearest_stag", argument)
-    return FromRule(game, group, rule=hunt(game, STAG), aim=STAG)
+    return FromRule(game, group, rule=Hunt(game.players, STAG), aim=STAG)
 
 
 def nearest_hare(game: StagHunt, group: int, argument: str = "") -> Scripted:
     """Walks to the nearest hare and hunts it; wanders when there is none."""
     no_argument("nearest_hare", argument)
-    return FromRule(game, group, rule=hunt(game, HARE), aim=HARE)
+    return FromRule(game, group, rule=Hunt(game.players, HARE), aim=HARE)
 
 
 class Switcher(Scripted):
@@ -92,7 +93,7 @@ class Stubborn(Scripted):
 
 
 def _by_goal(game: Game, goal: Int[Array, "E G"], view: View) -> Float[Array, "E G actions"]:
-    stag, hare = (hunt(cast(StagHunt, game), prey)(view.observation, view.legal) for prey in (STAG, HARE))
+    stag, hare = (Hunt(game.seats, prey)(view.observation, view.legal) for prey in (STAG, HARE))
     return jnp.where((goal == STAG)[..., None], stag, hare)
 
 
