@@ -64,7 +64,7 @@ class Program:
 
 def bench_games(options: Bench) -> dict[str, Any]:
     """Game steps a second with uniformly random actions, every field of every step summed into the result."""
-    chosen = list({game: game for game in map(make, options.games or GAMES)})  # ids that are the same game count once
+    chosen = list({game: game for game in map(make, options.games or GAMES)}.values())  # ids of the same game count once
     for game in chosen:
         require(not game.on_host and not game.continuous, f"{game.id}: only compiled games with discrete actions are measured")
     rows: dict[str, list[dict[str, Any]]] = {"games": [], "peers": []}
@@ -85,7 +85,7 @@ def bench_games(options: Bench) -> dict[str, Any]:
             if peer["parallel"] == row["parallel"]:
                 row[f"ratio_to_{peer['game']}"] = round(row["game_steps_per_s"] / peer["game_steps_per_s"], 3)
     machine = {
-        "system": platform.platform(),
+        "system": platform.system(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "jax": jax.__version__,
