@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from otherminds.config import require
+from otherminds.distributions import NEVER, draw
 from otherminds.games.base import Game
 from otherminds.types import Action, Extras, Memory, Policy, View
 
@@ -19,8 +20,6 @@ Rule = Callable[[Num[Array, "..."], Bool[Array, "*games actions"]], Float[Array,
 
 A rule is a function of a module or a frozen dataclass: equal scripts must be equal objects, or each would be compiled anew.
 """
-
-NEVER = -1e9  # the logit of an action of probability 0; finite, so that no loss or gradient meets an infinity
 
 
 class Scripted(Policy):
@@ -80,13 +79,6 @@ class RandomBox(Scripted):
         zeros = jnp.zeros(view.legal.shape)
         extras = Extras(logits=zeros, policy_logits=zeros, value=zeros[..., 0], goal=self.goal(view, memory))
         return jax.random.uniform(key, view.legal.shape), memory, extras
-
-
-def draw(probabilities: Float[Array, "*games actions"], key: PRNGKeyArray) -> Int[Array, "*games"]:
-    """One action from each distribution, by inverting its running sum: a seventh of the random numbers of `categorical`."""
-    reached = jnp.cumsum(probabilities, -1)
-    ticket = jax.random.uniform(key, reached.shape[:-1])[..., None] * reached[..., -1:]
-    return jnp.argmax(ticket < reached, -1)
 
 
 def uniform(allowed: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:

@@ -1,0 +1,162 @@
+"""Modules that learners are made of: torsos, recurrent cores, heads. No reinforcement learning here.
+
+Weights are made on the host, one matrix at a time, with NumPy: the QR decomposition behind orthogonal weights deadlocks under
+`vmap` inside `jit` on two cores. A module takes any leading axes; several seats are one module with stacked weights under `vmap`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
+
+
+def generator(key: Array) -> np.random.Generator:
+    """A source of numbers on the host that a JAX key determines."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+
+
+def orthogonal(random: np.random.Generator, rows: int, columns: int, gain: float) -> Float[Array, "rows columns"]:
+    """A matrix with orthonormal rows or columns, times `gain` (Saxe et al. 2014)."""
+    square, triangle = np.linalg.qr(random.standard_normal((max(rows, columns), min(rows, columns))))
+    square = square * np.sign(np.diag(triangle))
+    return jnp.asarray((square if rows >= columns else square.T) * gain, jnp.float32)
+
+
+class Dense(eqx.Module):
+    """x W + b."""
+
+    weight: Float[Array, "*stack inputs outputs"]
+    bias: Float[Array, "*stack outputs"]
+
+    @staticmethod
+    def make(random: np.random.Generator, inputs: int, outputs: int, gain: float = 2**0.5) -> "Dense":
+        return Dense(orthogonal(random, inputs, outputs, gain), jnp.zeros(outputs))
+
+    def __call__(self, x: Float[Array, "*n inputs"]) -> Float[Array, "*n outputs"]:
+        flat = x.reshape(-1, x.shape[-1]) @ self.weight
+        return flat.reshape(*x.shape[:-1], -1) + self.bias.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Convolution(eqx.Module):
+    """3x3 over planes, as nine shifts and one product: `lax.conv` inside `scan` is thirty times slower on a CPU."""
+
+    weight: Float[Array, "*stack nine_planes channels"]
+    bias: Float[Array, "*stack channels"]
+
+    @staticmethod
+    def make(random: np.random.Generator, planes: int, channels: int) -> "Convolution":
+        return Convolution(orthogonal(random, 9 * planes, channels, 2**0.5), jnp.zeros(channels))
+
+    def __call__(self, x: Float[Array, "*n H W planes"]) -> Float[Array, "*n H W channels"]:
+        height, width = x.shape[-3:-1]
+        padded = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)])
+        shifted = [padded[..., row : row + height, column : column + width, :] for row in range(3) for column in range(3)]
+        patches = jnp.concatenate(shifted, -1)
+        return patches @ self.weight + self.bias.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Torso(eqx.Module):
+    """From an observation to features: layers over the flattened observation, or two convolutions over planes and then layers."""
+
+    convolutions: tuple[Convolution, ...]
+    layers: tuple[Dense, ...]
+    features: int = eqx.field(static=True)
+    inner_axes: int = eqx.field(static=True)  # how many axes an observation has
+    activation: str = eqx.field(static=True)
+
+    @staticmethod
+    def make(
+        random: np.random.Generator,
+        shape: Sequence[int],
+        hidden: Sequence[int],
+        activation: str,
+        channels: Sequence[int] = (),
+    ) -> "Torso":
+        """`shape` is an observation's, [features] or [planes, H, W]; `channels` are those of the convolutions, if any."""
+        planes, convolutions = shape[0], []
+        for count in channels:
+            convolutions.append(Convolution.make(random, planes, count))
+            planes = count
+        size = int(np.prod(shape)) if not channels else planes * int(np.prod(shape[1:]))
+        layers = []
+        for count in hidden:
+            layers.append(Dense.make(random, size, count))
+            size = count
+        return Torso(tuple(convolutions), tuple(layers), size, len(shape), activation)
+
+    def __call__(self, observation: Float[Array, "*n"]) -> Float[Array, "*m features"]:
+        activate = ACTIVATIONS[self.activation]
+        lead = observation.shape[: observation.ndim - self.inner_axes]
+        x = observation
+        if self.convolutions:
+            x = jnp.moveaxis(x, -3, -1)
+        for convolution in self.convolutions:
+            x = activate(convolution(x))
+        x = x.reshape(*lead, -1)
+        for layer in self.layers:
+            x = activate(layer(x))
+        return x
+
+
+class Core(eqx.Module):
+    """Memory from step to step: a GRU (Cho et al. 2014) or an LSTM (Hochreiter and Schmidhuber 1997)."""
+
+    inputs: Dense
+    recurrent: Dense
+    kind: str = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @staticmethod
+    def make(random: np.random.Generator, kind: str, inputs: int, size: int) -> "Core":
+        gates = {"gru": 3, "lstm": 4}[kind]
+        recurrent = Dense.make(random, size, gates * size, 1.0)
+        core = Core(Dense.make(random, inputs, gates * size, 1.0), recurrent, kind, size)
+        if kind == "lstm":  # remember at first: the forget gate starts open
+            core = eqx.tree_at(lambda c: c.inputs.bias, core, core.inputs.bias.at[size : 2 * size].set(1.0))
+        return core
+
+    @property
+    def memory(self) -> int:
+        """How many numbers it remembers."""
+        return self.size * (2 if self.kind == "lstm" else 1)
+
+    def __call__(self, memory: Float[Array, "*n memory"], x: Float[Array, "*n inputs"]) -> tuple[Array, Array]:
+        """(next memory, what it says)."""
+        if self.kind == "gru":
+            reset_x, update_x, new_x = jnp.split(self.inputs(x), 3, -1)
+            reset_h, update_h, new_h = jnp.split(self.recurrent(memory), 3, -1)
+            update = jax.nn.sigmoid(update_x + update_h)
+            new = jnp.tanh(new_x + jax.nn.sigmoid(reset_x + reset_h) * new_h)
+            hidden = (1 - update) * new + update * memory
+            return hidden, hidden
+        hidden, cell = jnp.split(memory, 2, -1)
+        enter, forget, new, leave = jnp.split(self.inputs(x) + self.recurrent(hidden), 4, -1)
+        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(enter) * jnp.tanh(new)
+        hidden = jax.nn.sigmoid(leave) * jnp.tanh(cell)
+        return jnp.concatenate([hidden, cell], -1), hidden
+
+
+def unroll(
+    core: Core, memory: Float[Array, "*n memory"], x: Float[Array, "T *n inputs"], fresh: Bool[Array, "T *n"]
+) -> tuple[Float[Array, "T *n memory"], Float[Array, "T *n features"]]:
+    """Run a core through time, starting empty wherever `fresh`. Also gives the memory before each step."""
+
+    def one(memory: Array, row: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        x, fresh = row
+        memory = jnp.where(fresh[..., None], 0.0, memory)
+        later, said = core(memory, x)
+        return later, (memory, said)
+
+    _, (before, said) = jax.lax.scan(one, memory, (x, fresh))
+    return before, said
+
+
+def stack(modules: Sequence[Any]) -> Any:
+    """Several modules of one shape as one, with a leading axis: for `vmap` over seats or seeds."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *modules)

@@ -1,0 +1,72 @@
+"""Torsos, cores and heads."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from otherminds.networks import Convolution, Core, Dense, Torso, generator, orthogonal, stack, unroll
+
+
+@pytest.fixture
+def random():
+    return generator(jax.random.key(0))
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (3, 8), (5, 5)])
+def test_orthogonal(random, shape):
+    matrix = orthogonal(random, *shape, gain=2.0)
+    small = matrix.T @ matrix if shape[0] >= shape[1] else matrix @ matrix.T
+    np.testing.assert_allclose(small, 4 * np.eye(min(shape)), atol=1e-5)
+
+
+def test_the_same_key_gives_the_same_weights():
+    one, two, other = (Dense.make(generator(jax.random.key(seed)), 4, 4).weight for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, two)
+    assert (one != other).any()
+
+
+def test_nine_shifts_are_a_convolution(random):
+    layer = Convolution.make(random, 3, 5)
+    x = jax.random.normal(jax.random.key(1), (2, 6, 7, 3))
+    kernel = layer.weight.reshape(3, 3, 3, 5)
+    expected = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(layer(x), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((7,), ()), ((5, 4, 4), ()), ((5, 4, 4), (8, 8))])
+def test_torsos_take_any_leading_axes(random, shape, channels):
+    torso = Torso.make(random, shape, (16, 12), "tanh", channels)
+    x = jax.random.normal(jax.random.key(0), (3, 2, *shape))
+    assert torso(x).shape == (3, 2, 12)
+    np.testing.assert_allclose(torso(x)[1, 1], torso(x[1, 1]), atol=1e-5)
+
+
+def test_only_arrays_are_leaves(random):
+    """An activation kept as a leaf would be checkpointed, averaged, and broken."""
+    modules = (Torso.make(random, (4,), (8,), "relu"), Core.make(random, "gru", 8, 8))
+    assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(modules))
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_core_forgets_where_it_starts_afresh(random, kind):
+    core = Core.make(random, kind, 3, 4)
+    x = jax.random.normal(jax.random.key(0), (5, 2, 3))
+    fresh = jnp.zeros((5, 2), bool).at[3, 0].set(True)
+    start = jnp.ones((2, core.memory))
+    before, said = unroll(core, start, x, fresh)
+    assert before.shape == (5, 2, core.memory)
+    np.testing.assert_array_equal(before[3, 0], 0)
+    assert (before[3, 1] != 0).any()
+    alone = unroll(core, jnp.zeros((2, core.memory)), x[3:], jnp.zeros((2, 2), bool))[1]
+    np.testing.assert_allclose(said[3:, 0], alone[:, 0], atol=1e-6)
+    assert np.abs(said[3:, 1] - alone[:, 1]).max() > 1e-3
+
+
+def test_stacked_modules_are_the_modules(random):
+    layers = [Dense.make(random, 3, 2) for _ in range(4)]
+    x = jax.random.normal(jax.random.key(0), (5, 4, 3))
+    together = jax.vmap(lambda layer, x: layer(x), (0, 1), 1)(stack(layers), x)
+    for seat, layer in enumerate(layers):
+        np.testing.assert_allclose(together[:, seat], layer(x[:, seat]), atol=1e-6)
