@@ -193,8 +193,8 @@ def test_a_player_earns_in_a_seat_what_it_earns_in_a_rollout() -> None:
 @pytest.mark.timeout(240)
 def test_stable_baselines_learns_in_a_seat() -> None:
     """PPO of another library, as it is, soon earns clearly more beside three stag hunters than a random player does."""
-    stable_baselines3 = pytest.importorskip("stable_baselines3")
-    torch = pytest.importorskip("torch")
+    import stable_baselines3
+    import torch
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     def make() -> OneSeat:

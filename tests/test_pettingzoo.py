@@ -513,7 +513,8 @@ def test_pictures_of_our_games() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:supersuit")
 @pytest.mark.parametrize("processes", [0, 1])
 def test_supersuit_vectorises(processes: int) -> None:
-    supersuit = pytest.importorskip("supersuit")
+    import supersuit
+
     env = supersuit.black_death_v3(otherminds.parallel_env("stag_hunt-4x4-4h1s"))
     env = supersuit.pettingzoo_env_to_vec_env_v1(env)
     env = supersuit.concat_vec_envs_v1(env, 2, num_cpus=processes, base_class="gymnasium")
