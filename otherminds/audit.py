@@ -29,13 +29,12 @@ class Check:
     """One verdict and what it rests on."""
 
     name: str
-    passed: bool
+    passed: bool | None  # None: it could not be made here, or gives figures only; the evidence says why
     evidence: dict[str, Any]
-    skipped: bool = False  # could not be made here, for the reason in the evidence; neither for nor against
 
 
 def _skip(name: str, reason: str) -> Check:
-    return Check(name, True, {"reason": reason}, skipped=True)
+    return Check(name, None, {"reason": reason})
 
 
 def audit_game(game: Game, seed: int = 0) -> Iterator[Check]:
@@ -52,8 +51,8 @@ def audit_game(game: Game, seed: int = 0) -> Iterator[Check]:
 
 def verdict(checks: list[Check]) -> dict[str, Any]:
     """Passed if every check that could be made passed, and there was one."""
-    made = [check for check in checks if not check.skipped]
-    return {"passed": bool(made) and all(check.passed for check in made), "checks": [asdict(check) for check in checks]}
+    made = [check.passed for check in checks if check.passed is not None]
+    return {"passed": bool(made) and all(made), "checks": [asdict(check) for check in checks]}
 
 
 @dataclass(frozen=True)
@@ -235,8 +234,8 @@ def _equal_rewards(game: Game, partner: str, seed: int) -> Check:
         "bound": bound,
     }
     if not game.symmetric:
-        evidence["note"] = "the game says that its seats differ: figures only"
-    return Check(f"equal_rewards:{partner}", bool(scores.max() <= bound) or not game.symmetric, evidence)
+        return Check(f"equal_rewards:{partner}", None, evidence | {"reason": "the game says that its seats differ: figures only"})
+    return Check(f"equal_rewards:{partner}", bool(scores.max() <= bound), evidence)
 
 
 def _normal_bound(two_sided: float) -> float:

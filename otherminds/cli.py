@@ -154,7 +154,7 @@ def audit(options: Audit) -> None:
     for check in track(audit_game(game, options.seed), f"audit {options.target}"):
         checks.append(check)
         if not options.json:
-            mark = "[dim]SKIP[/]" if check.skipped else "[green]PASS[/]" if check.passed else "[bold red]FAIL[/]"
+            mark = {True: "[green]PASS[/]", False: "[bold red]FAIL[/]", None: "[dim]NONE[/]"}[check.passed]
             console.print(f"{mark} [bold]{check.name}[/]: {describe(check)}", highlight=False)
     result = verdict(checks)
     if options.json:

@@ -19,7 +19,7 @@ def quick(monkeypatch):
 
 
 def failed(game) -> list[str]:
-    return [check.name for check in audit.audit_game(game) if not check.passed]
+    return [check.name for check in audit.audit_game(game) if check.passed is False]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,17 @@ def test_a_broken_simulator_is_not_a_missing_one():
 def test_nothing_checked_is_not_a_pass():
     """A check that could not be made says so, and a game of which nothing can be checked is refused."""
     checks = {check.name: check for check in audit.audit_game(make("stag_hunt-4x4-4h1s?view=1"))}
-    assert checks["ego_alignment"].skipped
-    assert not checks["seat_symmetry"].skipped
+    assert checks["ego_alignment"].passed is None
+    assert checks["seat_symmetry"].passed is True
     assert not audit.verdict([checks["ego_alignment"]])["passed"]
     with pytest.raises(BadInput, match="on the host"):
         failed(make("pettingzoo:parallel_games:Small"))
+
+
+def test_seats_that_differ_by_design_get_figures_and_no_verdict():
+    (check,) = [check for check in audit.audit_game(make("matrix-matching_pennies")) if check.name == "equal_rewards:random"]
+    assert check.passed is None
+    assert len(check.evidence["per_seat"]) == 2
 
 
 def test_the_verdict_is_one_object():
@@ -120,8 +126,8 @@ def test_the_verdict_is_one_object():
     assert result == {
         "passed": False,
         "checks": [
-            {"name": "a", "passed": True, "evidence": {"x": 1}, "skipped": False},
-            {"name": "b", "passed": False, "evidence": {"per_seat": []}, "skipped": False},
+            {"name": "a", "passed": True, "evidence": {"x": 1}},
+            {"name": "b", "passed": False, "evidence": {"per_seat": []}},
         ],
     }
     assert audit.describe(checks[0]) == "x 1"
