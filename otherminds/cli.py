@@ -7,34 +7,36 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
 from rich.console import Console
 
 from otherminds import config
-from otherminds.config import Audit, BadInput, Bench, Demo, List, Watch
+from otherminds.config import Audit, BadInput, Bench, Demo, Evaluate, List, Resume, Train, Watch
 
 if TYPE_CHECKING:
     from otherminds.render import Episode
 
-Command = Annotated[
-    Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[List, tyro.conf.subcommand("list")]
-    | Annotated[Watch, tyro.conf.subcommand("watch")]
-    | Annotated[Audit, tyro.conf.subcommand("audit")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")],
-    tyro.conf.ConsolidateSubcommandArgs,
-    tyro.conf.FlagCreatePairsOff,
-]
-
 
 def main() -> None:
     """Entry point of `otherminds`."""
-    command: Any = tyro.cli(Command, prog="otherminds", description=importlib.import_module("otherminds").__doc__)
-    commands: dict[type, Callable[[Any], None]] = {Demo: demo, List: list_everything, Watch: watch, Audit: audit, Bench: bench}
-    run = commands[type(command)]
+    commands: dict[type, Callable[[Any], None]] = {
+        Demo: demo,
+        List: list_everything,
+        Watch: watch,
+        Train: train,
+        Resume: resume,
+        Evaluate: evaluate,
+        Audit: audit,
+        Bench: bench,
+    }
     try:
+        command: Any = tyro.cli(
+            _choice(list(commands)), prog="otherminds", description=importlib.import_module("otherminds").__doc__
+        )
+        run = commands[type(command)]
         seed = getattr(command, "seed", 0)
         config.require(0 <= seed < 2**32, f"--seed is {seed}, expected a whole number from 0 to 4294967295")
         run(command)
@@ -49,6 +51,33 @@ def main() -> None:
     except KeyboardInterrupt:
         _say("otherminds: stopped")
         os._exit(130)  # compiled code may still run in other threads, and an orderly end beside it can crash
+
+
+def _choice(commands: list[type]) -> Any:
+    """The commands as tyro wants them. `train --config FILE` takes its defaults from that file, so it is looked for first."""
+    default = _saved_config(sys.argv[1:])
+    kinds = [
+        Annotated[
+            kind,
+            tyro.conf.subcommand(kind.__name__.lower(), default=default)
+            if kind is Train and default
+            else tyro.conf.subcommand(kind.__name__.lower()),
+        ]
+        for kind in commands
+    ]
+    return Annotated[Union[tuple(kinds)], tyro.conf.ConsolidateSubcommandArgs, tyro.conf.FlagCreatePairsOff]  # noqa: UP007
+
+
+def _saved_config(arguments: list[str]) -> Train | None:
+    if not arguments or arguments[0] != "train":
+        return None
+    from otherminds.runs import read_config
+
+    for k, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--config" and (equals or k + 1 < len(arguments)):
+            return read_config(Path(value if equals else arguments[k + 1]))
+    return None
 
 
 def _say(line: str) -> None:
@@ -77,12 +106,19 @@ def demo(options: Demo) -> None:
 
 def list_everything(options: List) -> None:
     from otherminds.games import GAMES, make
+    from otherminds.learners import LEARNERS
     from otherminds.partners import PARTNERS
 
     games = [(name, make(name)) for name in GAMES]
     if options.json:
         rows = [dict(id=name, kind=game.kind, form=game.form, seats=game.seats, symmetric=game.symmetric) for name, game in games]
-        _print_json({"games": rows, "partners": {family: sorted(names) for family, names in PARTNERS.items()}, "learners": []})
+        _print_json(
+            {
+                "games": rows,
+                "partners": {family: sorted(names) for family, names in PARTNERS.items()},
+                "learners": sorted(LEARNERS),
+            }
+        )
         return
     print("games")
     for name, game in games:
@@ -96,7 +132,10 @@ def list_everything(options: List) -> None:
             module, function = target.split(":")
             summary = getattr(importlib.import_module(module), function).__doc__ or ""
             print(f"  {name:<24} {family:<12} {summary}")
-    print("\nlearners\n  none in this version")
+    print("\nlearners")
+    for name in LEARNERS:
+        summary = (getattr(Train(), name).__doc__ or "").split("\n")[0]
+        print(f"  {name:<24} {summary}")
 
 
 def watch(options: Watch) -> None:
@@ -141,6 +180,88 @@ def _show(episode: "Episode", delay: float) -> None:
         for frame, board in enumerate(episode.boards):
             live.update(text(board, episode, frame), refresh=True)
             time.sleep(delay)
+
+
+def keep_programs() -> None:
+    """Keep compiled programs on disk, so that the second run of a kind starts at once. JAX's own variable names another place."""
+    import jax
+
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(Path(home) / "otherminds" / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def train(options: Train) -> None:
+    keep_programs()
+    from otherminds.train import train as run
+
+    _run(lambda: run(options, say=_note), options.json)
+
+
+def resume(options: Resume) -> None:
+    keep_programs()
+    from otherminds.train import resume as run
+
+    _run(lambda: run(options.run, say=_note), options.json)
+
+
+def _run(work: Callable[[], dict[str, Any]], as_json: bool) -> None:
+    from otherminds.train import Stopped
+
+    try:
+        result = work()
+    except Stopped as reason:
+        _say(f"otherminds: {reason}")
+        sys.stdout.flush()
+        os._exit(reason.code)
+    if as_json:
+        _print_json(result)
+        return
+    reward = "" if result["reward"] is None else f", mean reward while training {result['reward']:.3f}"
+    print(
+        f"{result['run']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
+        f"{result['game_steps_per_s']:,} game steps/s{reward}\n"
+        f"next: otherminds evaluate {result['run']}"
+    )
+
+
+def _note(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(line, style="yellow", markup=False, highlight=False)
+
+
+def evaluate(options: Evaluate) -> None:
+    keep_programs()
+    from rich.table import Table
+
+    from otherminds.evaluate import Estimate
+    from otherminds.evaluate import evaluate as run
+
+    result = run(options)
+    if options.json:
+        _print_json(result)
+        return
+    seeds = len(result["per_seed"])
+    title = f"{result['run']} at step {result['step']:,}, {result['play']}: {result['game']}"
+    table = Table("seat", "who", "reward", title=title)
+
+    def shown(part: dict[str, Any]) -> str:
+        return str(Estimate(part["mean"], part["low"], part["high"]))
+
+    for seat, (who, reward) in enumerate(zip(result["seats"], result["reward"]["per_seat"], strict=True)):
+        table.add_row(f"player_{seat + 1}", who, shown(reward))
+    table.add_section()
+    table.add_row("all", "", shown(result["reward"]))
+    if "iqm" in result:
+        table.add_row("IQM of seeds", "", shown(result["iqm"]))
+    if "win_rate" in result:
+        table.add_row("win rate", "", f"{result['win_rate']:.3f}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{seeds} seeds x {result['episodes']:,} episodes, 95 % intervals over {result['interval_over']}", highlight=False
+    )
 
 
 def audit(options: Audit) -> None:

@@ -3,7 +3,7 @@
 import ast
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -59,6 +59,10 @@ def as_type(value: Any, wanted: Any, owner: str, option: str) -> Any:
         if value is None and type(None) in kinds:
             return None
         wanted = next(kind for kind in kinds if kind is not type(None))
+    if get_origin(wanted) is Literal:
+        choices = get_args(wanted)
+        require(value in choices, f"{owner}: {option} is {value!r}: {closest(str(value), choices)}")
+        return value
     if get_origin(wanted) is tuple:
         require(
             isinstance(value, tuple | list), f"{owner}: {option} is {value!r}, expected numbers with commas between: {option}=1,2"
@@ -79,6 +83,100 @@ def check_options(options: Mapping[str, Any], allowed: Iterable[str], owner: str
         if key not in allowed:
             hint = closest(key, allowed) if allowed else "it takes no options"
             raise BadInput(f"{owner} has no option '{key}': {hint}")
+
+
+Flag = Annotated[bool, tyro.conf.FlagConversionOff]
+"""True or False, written out: `--ppo.share True`. Only switches of a command stand bare."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the networks of a learner look like."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each layer."""
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    channels: tuple[int, ...] = ()
+    """Channels of 3x3 convolutions over planes, before the layers; none: the planes are flattened."""
+    core: Literal["none", "gru", "lstm"] = "none"
+    """Memory from step to step."""
+    core_size: int = 64
+    """Units of the core."""
+    memory: Literal["episode", "lasting"] = "episode"
+    """Whether a core forgets when an episode ends, or only when partners change."""
+    segment: int = 20
+    """Steps through which a core is trained backwards; as long as --rollout or longer: all of them."""
+    share: Flag = False
+    """One set of parameters for all seats of the learner instead of one for each."""
+
+
+@dataclass(frozen=True)
+class PPO(Network):
+    """Independent PPO: each seat learns for itself."""
+
+    separate_critic: Flag = False
+    """A torso (and core) of its own for the value."""
+    learning_rate: float = 1e-3
+    learning_rate_final: float | None = 1e-4
+    """Reached in a straight line at the end of the run; none: constant."""
+    entropy: float = 0.01
+    """Weight of the entropy."""
+    entropy_final: float | None = 0.0
+    """Reached in a straight line at the end of the run; none: constant."""
+    discount: float = 0.99
+    trace: float = 0.95
+    """λ of the returns: 0 trusts the value, 1 the rewards."""
+    clip: float = 0.2
+    """How far the probability ratio may move before its gradient stops."""
+    value_clip: float | None = 0.2
+    """The same for the normalised value; none: off."""
+    value_weight: float = 0.5
+    normalise_value: Flag = True
+    """Let the critic predict returns shifted and scaled to mean 0 and variance 1."""
+    max_gradient: float = 0.5
+    """Norm to which each seat's gradient is cut."""
+    prosocial: float = 0.0
+    """Share of the mean over all seats in what a seat is rewarded with: 0 its own reward alone, 1 the mean alone."""
+    action_noise: float = 0.0
+    """Chance of playing a random legal action while training."""
+
+
+@dataclass(frozen=True)
+class MAPPO(Network):
+    """PPO with a central critic: the value of a seat reads the observations of all seats of the learner."""
+
+    learning_rate: float = 1e-3
+    learning_rate_final: float | None = 1e-4
+    """Reached in a straight line at the end of the run; none: constant."""
+    critic_hidden: tuple[int, ...] = (128, 128)
+    """Units of each layer of the critic."""
+    entropy: float = 0.01
+    """Weight of the entropy."""
+    entropy_final: float | None = 0.0
+    """Reached in a straight line at the end of the run; none: constant."""
+    discount: float = 0.99
+    trace: float = 0.95
+    """λ of the returns: 0 trusts the value, 1 the rewards."""
+    clip: float = 0.2
+    """How far the probability ratio may move before its gradient stops."""
+    value_clip: float | None = 0.2
+    """The same for the normalised value; none: off."""
+    value_weight: float = 0.5
+    normalise_value: Flag = True
+    """Let the critic predict returns shifted and scaled to mean 0 and variance 1."""
+    max_gradient: float = 0.5
+    """Norm to which each seat's gradient is cut."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much data an update has and how often it is gone through; common to all learners."""
+
+    parallel: int
+    rollout: int
+    epochs: int
+    minibatches: int
+    updates: int  # in the whole run, for schedules
 
 
 @dataclass(frozen=True)
@@ -124,11 +222,103 @@ class Watch:
 
 
 @dataclass(frozen=True)
+class Train:
+    """Train learners in a game, beside scripted and frozen partners if you like."""
+
+    game: str = "stag_hunt-4x4-4h1s"
+    """Id of the game, with options behind it: snowdrift-4x4?horizon=50."""
+    seats: str = "ppo"
+    """Who plays: one entry for all seats, or one for each with commas between. An entry is a learner (ppo), a script
+    (stubborn=0.7), a pool (nearest_stag+nearest_hare), a schedule (nearest_stag~200000~ppo) or a frozen policy
+    (run:NAME#2@STEP:SEED)."""
+    name: str | None = None
+    """A name under runs/, or a path: the folder of the run. Made of seats and game if none is given."""
+    steps: int = 2_000_000
+    """Game steps per seed, rounded up to whole updates."""
+    seed: int = 0
+    """The first seed."""
+    seeds: int = 1
+    """How many seeds are trained at once."""
+    parallel: int = 128
+    """Parallel games per seed."""
+    rollout: int = 20
+    """Steps of every game between two updates."""
+    epochs: int = 4
+    """How often an update goes through its data."""
+    minibatches: int = 4
+    """Into how many parts the data are cut for it."""
+    evaluate_every: int = 0
+    """Game steps per seed between evaluations while training; 0: none."""
+    evaluate_episodes: int = 32
+    """Episodes of each such evaluation."""
+    keep: int = 3
+    """Newest checkpoints to keep, beside the one with the best reward."""
+    checkpoint_every: float = 30.0
+    """Seconds between checkpoints."""
+    workers: int = 0
+    """Processes for games that are stepped on the host (pettingzoo:...)."""
+    tensorboard: Flag = True
+    """Write curves for TensorBoard, one per seed and seat."""
+    wandb: str | None = None
+    """Name of a project on Weights & Biases to log to (needs the package wandb)."""
+    ppo: PPO = field(default_factory=PPO)
+    mappo: MAPPO = field(default_factory=MAPPO)
+    config: Path | None = None
+    """Start from the settings in this config.json; options given beside it change them."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.parallel * self.rollout
+
+    @property
+    def updates(self) -> int:
+        return -(-self.steps // self.steps_per_update)
+
+
+NOT_SAVED = ("config", "json")
+"""Options of `train` that say how the command is run, not what the run is."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was stopped or killed, as if it had never been."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A name under runs/, or a path."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play whole episodes with the policies of a run, and say what each seat earns."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A name under runs/, or a path."""
+    episodes: int = 2000
+    """Episodes for each seed."""
+    play: Literal["sample", "greedy"] = "sample"
+    """Draw actions from the policies, or always play the likeliest."""
+    seats: str | None = None
+    """Who plays, as in train; `self` is the run's own policy of that seat. Without it: as at the end of the training."""
+    game: str | None = None
+    """Another game to play in; without it: the run's own."""
+    step: str = "final"
+    """Which checkpoint: a number of steps, `final` or `best`."""
+    seed: int = 0
+    """Of the evaluation."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
 class Audit:
-    """Check a game for silent failures: PASS or FAIL, with the figures."""
+    """Check a game or a run for silent failures: PASS or FAIL, with the figures."""
 
     target: Annotated[str, tyro.conf.Positional]
-    """Id of a game."""
+    """Id of a game; anything else is a run: a name under runs/, or a path."""
     seed: int = 0
     json: bool = False
     """Print one JSON object and nothing else."""

@@ -15,6 +15,7 @@ from otherminds.config import Demo, require
 from otherminds.evaluate import episode_rewards, estimate
 from otherminds.games import make
 from otherminds.progress import track
+from otherminds.runs import folder_of
 
 GAME = "stag_hunt-4x4-4h1s"
 LINEUPS = (
@@ -27,16 +28,9 @@ LINEUPS = (
 )
 
 
-def run_folder(name: str) -> Path:
-    """A bare name lies under runs/; anything with a separator is a path."""
-    path = Path(name)
-    require(name not in ("", ".", ".."), f"--name is '{name}', expected a name or a path of a folder for the results")
-    return path if len(path.parts) > 1 or path.is_absolute() else Path("runs") / name
-
-
 def run_demo(options: Demo) -> None:
     require(options.episodes > 1, f"--episodes is {options.episodes}, expected at least 2")
-    folder = run_folder(options.name)
+    folder = folder_of(options.name)
     folder.mkdir(parents=True, exist_ok=True)
     game, begin = make(GAME), time.perf_counter()
     lines: list[dict[str, Any]] = []

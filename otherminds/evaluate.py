@@ -1,17 +1,29 @@
 """What policies earn: whole episodes, an equal number in every parallel game, none favoured for being short."""
 
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
-from otherminds.config import require
+from otherminds import lineup, runs
+from otherminds.checkpoint import load_policy, pick
+from otherminds.config import Evaluate, require
+from otherminds.games import make
 from otherminds.games.base import Game
-from otherminds.rollout import collect, draw_bank, start
+from otherminds.learners import LEARNERS
+from otherminds.progress import track
+from otherminds.rollout import close, collect, draw_bank, start
+from otherminds.seats import lanes_needed, resolve
 from otherminds.types import Seated
 
 NORMAL_95 = NormalDist().inv_cdf(0.975)
@@ -36,21 +48,168 @@ def estimate(values: np.ndarray) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def episode_rewards(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> np.ndarray:
-    """The reward of each seat in `episodes` independent episodes: [episodes, A].
+def iqm(values: np.ndarray, draws: int = 2000) -> Estimate:
+    """Mean of the middle half of the seeds, with a percentile bootstrap interval over seeds (Agarwal et al. 2021)."""
+    random = np.random.default_rng(0)
+    drawn = values[random.integers(len(values), size=(draws, len(values)))]
+    low, high = np.percentile(_middle_mean(drawn), [2.5, 97.5])
+    return Estimate(float(_middle_mean(values[None])[0]), float(low), float(high))
 
-    One episode in each parallel game: counting all that end within some number of steps would favour the short ones.
+
+def _middle_mean(values: np.ndarray) -> np.ndarray:
+    """Mean along the last axis without the lowest and the highest quarter, rounded down."""
+    left_out = values.shape[-1] // 4
+    return np.sort(values, -1)[..., left_out : values.shape[-1] - left_out].mean(-1)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What was earned, episode by episode."""
+
+    reward: np.ndarray  # [episodes, A]
+    length: np.ndarray  # [episodes]
+    won: np.ndarray | None  # [episodes], in games that can be won
+
+
+def episode_rewards(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> np.ndarray:
+    """The reward of each seat in `episodes` independent episodes: [episodes, A]."""
+    return play_episodes(game, policies, episodes, key).reward
+
+
+def play_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> Episodes:
+    """Play `episodes` whole episodes.
+
+    One episode in each parallel game: counting all that end within some number of steps would favour the short ones. Where an
+    episode can last for ever, or games are stepped on the host, a few games play an equal number of episodes each.
     """
-    require(game.longest is not None, f"{game.id} has no longest episode: its evaluation needs a number of steps")
-    return np.asarray(_first_episodes(game, policies, episodes, key))
+    lanes = lanes_needed(policies)
+    count = -(-episodes // lanes) * lanes  # equally many for each member of a pool
+    if game.longest is not None and not game.on_host:
+        reward, length, won = jax.device_get(_first_episodes(game, policies, count, key))
+    else:
+        reward, length, won = _one_after_the_other(game, policies, count, key)
+    return Episodes(reward[:episodes], length[:episodes], None if won is None else won[:episodes])
 
 
 @eqx.filter_jit
-def _first_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> Float[Array, "episodes A"]:
+def _first_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> tuple[Array, Array, Any]:
     start_key, key = jax.random.split(key)
     bank = draw_bank(game, start_key, episodes)  # a start of its own for each episode, or they would not be independent
     play = start(game, policies, episodes, key, bank)
     _, rows = collect(game, policies, play, game.longest or 0)
     restarts = jnp.cumsum(rows.first[1:], axis=0)
     still_first = jnp.concatenate([jnp.ones((1, episodes), bool), restarts == 0])
-    return (rows.reward * still_first[..., None]).sum(0)
+    won = None if rows.won is None else (rows.won & still_first).any(0)
+    return (rows.reward * still_first[..., None]).sum(0), still_first.sum(0), won
+
+
+CHUNK, LANES, LONGEST = 64, 16, 100_000
+
+
+def _one_after_the_other(
+    game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The first episodes of each of a few games, as many in each."""
+    lanes = math.gcd(episodes, LANES * lanes_needed(policies))
+    wanted = episodes // lanes
+    play = start(game, policies, lanes, key)
+    advance = collect if game.on_host else eqx.filter_jit(collect)
+    rewards: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    wins: list[np.ndarray] = []
+    finished = np.zeros(lanes, int)
+    so_far, steps = np.zeros((lanes, game.seats)), np.zeros(lanes, int)
+    for _ in range(LONGEST // CHUNK):
+        play, rows = advance(game, policies, play, CHUNK)
+        reward, last = np.asarray(rows.reward), np.asarray(rows.last.first)
+        ended = np.concatenate([np.asarray(rows.first)[1:], last[None]])
+        won = np.zeros(ended.shape, bool) if rows.won is None else np.asarray(rows.won)
+        for t in range(CHUNK):
+            so_far, steps = so_far + reward[t], steps + 1
+            for lane in np.flatnonzero(ended[t] & (finished < wanted)):
+                rewards.append(so_far[lane].copy())
+                lengths.append(steps[lane])
+                wins.append(won[t, lane])
+            finished += ended[t]
+            so_far[ended[t]], steps[ended[t]] = 0, 0
+        if (finished >= wanted).all():
+            break
+    close(play)
+    require(
+        bool((finished >= wanted).all()),
+        f"{game.id}: after {LONGEST:,} steps only {int(np.minimum(finished, wanted).sum())} of {episodes} episodes had ended",
+    )
+    return np.array(rewards), np.array(lengths), np.array(wins) if game.winnable else None
+
+
+def policies_of(run: Path, game: Game, entries: Sequence[str], step: str, seed: int, greedy: bool) -> tuple[Seated, ...]:
+    """Who plays when a run is evaluated: `self` is what it learned for that seat."""
+    own = [seat for seat, entry in enumerate(entries) if entry == "self"]
+    others = resolve(game, entries, learned=own)
+    mine = tuple(Seated(load_policy(run, seat, step, seed), (seat,)) for seat in own)
+    return tuple(Seated(s.policy.greedy() if greedy else s.policy, s.seats) for s in (*mine, *others))
+
+
+def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """What the policies of a run earn, by seed and seat. Rows go to `evaluation/` in the run's folder, one an episode and seat.
+
+    Intervals are over seeds where there are three or more, else over episodes; `interval_over` says which.
+    """
+    require(options.episodes > 1, f"--episodes is {options.episodes}, expected at least 2")
+    run = runs.find(options.run)
+    config = runs.read_config(run)
+    game = make(options.game or config.game)
+    last_phase = lineup.phases(lineup.spread(config.seats, make(config.game).seats, config.game))[-1]
+    learned = tuple("self" if entry in LEARNERS else entry for entry in last_phase.entries)
+    entries = learned if options.seats is None else lineup.spread(options.seats, game.seats, game.id)
+    step = str(pick(run, options.step))
+    seeds = range(config.seed, config.seed + config.seeds)
+    played = []
+    for seed in track(seeds, f"evaluate {options.run}"):
+        policies = policies_of(run, game, entries, step, seed, options.play == "greedy")
+        key = jax.random.fold_in(jax.random.key(options.seed), seed)
+        played.append(play_episodes(game, policies, options.episodes, key))
+        report(f"seed {seed}: {played[-1].reward.mean():.3f}")
+    rewards = np.stack([episodes.reward for episodes in played])  # [S, episodes, A]
+    per_seed = rewards.mean((1, 2))
+    over = "seeds" if len(seeds) >= 3 else "episodes"
+
+    def across(x: np.ndarray) -> dict[str, float]:
+        return asdict(estimate(x.mean(1) if over == "seeds" else x.reshape(-1)))
+
+    result: dict[str, Any] = {
+        "run": str(run),
+        "game": game.id,
+        "seats": list(entries),
+        "step": int(step),
+        "play": options.play,
+        "episodes": options.episodes,
+        "reward": across(rewards.mean(2)) | {"per_seat": [across(rewards[:, :, seat]) for seat in range(game.seats)]},
+        "interval_over": over,
+        "per_seed": [float(mean) for mean in per_seed],
+    }
+    if len(seeds) >= 3:
+        result["iqm"] = asdict(iqm(per_seed))
+    if game.winnable:
+        wins = np.stack([episodes.won for episodes in played if episodes.won is not None]).astype(float)
+        result["win_rate"] = float(wins.mean())
+        result["win_rate_per_seed"] = [float(rate) for rate in wins.mean(1)]
+    _keep(run, options, step, played, seeds)
+    return result
+
+
+def _keep(run: Path, options: Evaluate, step: str, played: list[Episodes], seeds: range) -> None:
+    folder = run / "evaluation"
+    folder.mkdir(exist_ok=True)
+    words = [step, options.play, *filter(None, (options.game, options.seats)), f"seed{options.seed}"]
+    name = re.sub(r"[^\w.=+-]+", "_", "-".join(words))
+    rows = [
+        {"seed": seed, "episode": k, "seat": seat, "reward": float(reward), "length": int(episodes.length[k])}
+        | ({} if episodes.won is None else {"won": bool(episodes.won[k])})
+        for seed, episodes in zip(seeds, played, strict=True)
+        for k in range(len(episodes.reward))
+        for seat, reward in enumerate(episodes.reward[k])
+    ]
+    part = folder / f".{name}.part"
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    part.replace(folder / f"{name}.jsonl")

@@ -143,18 +143,80 @@ class Core(eqx.Module):
 
 
 def unroll(
-    core: Core, memory: Float[Array, "*n memory"], x: Float[Array, "T *n inputs"], fresh: Bool[Array, "T *n"]
+    core: Core,
+    memory: Float[Array, "*n memory"],
+    x: Float[Array, "T *n inputs"],
+    fresh: Bool[Array, "T *n"],
+    present: Bool[Array, "T *n"],
 ) -> tuple[Float[Array, "T *n memory"], Float[Array, "T *n features"]]:
-    """Run a core through time, starting empty wherever `fresh`. Also gives the memory before each step."""
+    """Run a core through time, starting empty wherever `fresh`, remembering nothing of steps at which it was not `present`.
 
-    def one(memory: Array, row: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        x, fresh = row
-        memory = jnp.where(fresh[..., None], 0.0, memory)
-        later, said = core(memory, x)
-        return later, (memory, said)
+    Gives the memory after each step and what it says there.
+    """
 
-    _, (before, said) = jax.lax.scan(one, memory, (x, fresh))
-    return before, said
+    def one(memory: Array, row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        x, fresh, present = row
+        memory, said = remember(core, jnp.where(fresh[..., None], 0.0, memory), x, present)
+        return memory, (memory, said)
+
+    return jax.lax.scan(one, memory, (x, fresh, present))[1]
+
+
+def remember(
+    core: Core, memory: Float[Array, "*n memory"], x: Float[Array, "*n inputs"], present: Bool[Array, "*n"]
+) -> tuple[Float[Array, "*n memory"], Float[Array, "*n features"]]:
+    """One step of a core: the memory after it, unchanged where not `present`, and what it says."""
+    later, said = core(memory, x)
+    return jnp.where(present[..., None], later, memory), said
+
+
+class Trunk(eqx.Module):
+    """A torso and, if it remembers, a core."""
+
+    torso: Torso
+    core: Core | None
+
+    @staticmethod
+    def make(
+        random: np.random.Generator,
+        shape: Sequence[int],
+        hidden: Sequence[int],
+        activation: str,
+        channels: Sequence[int],
+        core: str,
+        core_size: int,
+    ) -> "Trunk":
+        torso = Torso.make(random, shape, hidden, activation, channels)
+        return Trunk(torso, None if core == "none" else Core.make(random, core, torso.features, core_size))
+
+    @property
+    def features(self) -> int:
+        return self.core.size if self.core else self.torso.features
+
+    @property
+    def memory(self) -> int:
+        """How many numbers it remembers."""
+        return self.core.memory if self.core else 0
+
+    def step(
+        self, memory: Float[Array, "*n memory"], observation: Float[Array, "..."], present: Bool[Array, "*n"]
+    ) -> tuple[Float[Array, "*n memory"], Float[Array, "*n features"]]:
+        """(memory after it, features) of one moment."""
+        features = self.torso(observation)
+        return remember(self.core, memory, features, present) if self.core else (memory, features)
+
+    def through(
+        self,
+        memory: Float[Array, "*n memory"],
+        observation: Float[Array, "..."],
+        fresh: Bool[Array, "T *n"],
+        present: Bool[Array, "T *n"],
+    ) -> tuple[Float[Array, "T *n memory"], Float[Array, "T *n features"]]:
+        """(memory after each step, features) of moments in a row, all at once as far as there is no memory."""
+        features = self.torso(observation)
+        if self.core is None:
+            return jnp.zeros((*fresh.shape, 0)), features
+        return unroll(self.core, memory, features, fresh, present)
 
 
 def stack(modules: Sequence[Any]) -> Any:

@@ -168,10 +168,12 @@ def collect(
             row["final_observation"] = jax.vmap(game.observe)(ending)
         if states:
             row |= {"state": play.state, "after": ending}
+        if game.winnable:
+            row["won"] = jax.vmap(game.won)(ending) & after.now.first
         return eqx.tree_at(lambda p: (p.memories, p.key), after, (memories, key)), row
 
     play, rows = jax.lax.scan(one_step, play, length=steps)
-    return play, Trajectory(**rows, last=play.now)
+    return play, Trajectory(**rows, seat=jnp.arange(game.seats), last=play.now)
 
 
 def choose(
@@ -272,8 +274,8 @@ def _collect_on_host(
             row["final_observation"] = brought["observation"]
         rows.append(row)
         play = Play(Hosted(games, games.moment), now, memories, over, episode, None, key)
-    stacked = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
-    return play, Trajectory(**stacked, last=play.now)
+    stacked: dict[str, Any] = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
+    return play, Trajectory(**stacked, seat=jnp.arange(game.seats), last=play.now)
 
 
 _choose = eqx.filter_jit(choose)

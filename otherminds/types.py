@@ -4,11 +4,13 @@ Axes come in this order and by these letters: `S` seeds, `T` time, `E` parallel 
 `A` all seats of a game, then features. `*games` stands for whatever leading axes are there: none, `E`, or `T E`.
 """
 
+import dataclasses
 from typing import Any, TypeVar, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
 Tree = TypeVar("Tree")
@@ -89,6 +91,10 @@ class Policy(eqx.Module):
         """Choose an action for each seat in each of E games."""
         raise NotImplementedError
 
+    def greedy(self) -> "Policy":
+        """The same policy, always playing what it finds best; a script is what it is."""
+        return self
+
     def check(self, game: Any, seats: tuple[int, ...]) -> None:
         """Refuse, with BadInput, to sit in these seats of this game. Whatever can be known to be wrong is said before play."""
 
@@ -108,6 +114,15 @@ class Seated(eqx.Module):
 
     policy: Policy
     seats: tuple[int, ...] = eqx.field(static=True)
+
+
+class Everyone(eqx.Module):
+    """What all players of a game can see of all seats, beside a learner's own columns of a trajectory."""
+
+    action: Int[Array, "T E A"] | Float[Array, "T E A dims"]
+    reward: Float[Array, "T E A"]
+    goal_reached: Int[Array, "T E A"]
+    present: Bool[Array, "T E A"]
 
 
 class Trajectory(eqx.Module):
@@ -133,10 +148,40 @@ class Trajectory(eqx.Module):
     value: Float[Array, "T E A"]
     goal: Int[Array, "T E A"]
 
+    seat: Int[Array, " A"]  # whose columns these are: learners log it, so that data of another seat is noticed
     last: TimeStep  # [E], the moment after row T - 1
+    won: Bool[Array, "T E"] | None = None  # whether row t ended an episode with a win; only in games that can be won
+    memory: Any = None  # [E], what the policy of these seats remembered before row 0; only in `of_seats`
     final_observation: Num[Array, "T E A ..."] | None = None  # what row t led to, before any reset; only if asked for
+    everyone: Everyone | None = None  # only in `of_seats`
     state: Any = None  # [T, E] states of the game at row t; only if asked for
     after: Any = None  # [T, E] states that row t led to, before any reset; only if asked for
+
+
+SEAT_FIELDS = (
+    *("observation", "legal", "present", "action", "reward", "goal_reached", "terminated"),
+    *("behaviour_logits", "policy_logits", "value", "goal", "final_observation"),
+)
+"""Fields of a Trajectory with a column for each seat."""
+
+
+def of_seats(trajectory: Trajectory, seats: tuple[int, ...], memory: Any) -> Trajectory:
+    """What a learner of these seats trains on: their own columns, all cut by one function, so that they fit together."""
+    columns = np.array(seats)
+    per_step = [field for field in SEAT_FIELDS if field != "final_observation" or trajectory.final_observation is not None]
+    own = {field: jnp.take(getattr(trajectory, field), columns, axis=2) for field in per_step}
+    now = {
+        field: jnp.take(getattr(trajectory.last, field), columns, axis=1)
+        for field in ("action", "reward", "goal_reached", "terminated", "observation", "legal", "present")
+    }
+    return dataclasses.replace(
+        trajectory,
+        **own,
+        seat=jnp.take(trajectory.seat, columns),
+        last=dataclasses.replace(trajectory.last, **now),
+        memory=memory,
+        everyone=Everyone(trajectory.action, trajectory.reward, trajectory.goal_reached, trajectory.present),
+    )
 
 
 def where_game(condition: Bool[Array, "*games"], yes: Tree, no: Tree) -> Tree:

@@ -50,16 +50,18 @@ def test_only_arrays_are_leaves(random):
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_core_forgets_where_it_starts_afresh(random, kind):
+def test_a_core_forgets_where_it_starts_afresh_and_sleeps_where_absent(random, kind):
     core = Core.make(random, kind, 3, 4)
     x = jax.random.normal(jax.random.key(0), (5, 2, 3))
     fresh = jnp.zeros((5, 2), bool).at[3, 0].set(True)
+    present = jnp.ones((5, 2), bool).at[1, 1].set(False)
     start = jnp.ones((2, core.memory))
-    before, said = unroll(core, start, x, fresh)
-    assert before.shape == (5, 2, core.memory)
-    np.testing.assert_array_equal(before[3, 0], 0)
-    assert (before[3, 1] != 0).any()
-    alone = unroll(core, jnp.zeros((2, core.memory)), x[3:], jnp.zeros((2, 2), bool))[1]
+    after, said = unroll(core, start, x, fresh, present)
+    assert after.shape == (5, 2, core.memory)
+    np.testing.assert_array_equal(after[1, 1], after[0, 1])
+    assert (after[1, 0] != after[0, 0]).any()
+    nothing = jnp.zeros((2, core.memory))
+    alone = unroll(core, nothing, x[3:], jnp.zeros((2, 2), bool), jnp.ones((2, 2), bool))[1]
     np.testing.assert_allclose(said[3:, 0], alone[:, 0], atol=1e-6)
     assert np.abs(said[3:, 1] - alone[:, 1]).max() > 1e-3
 

@@ -131,6 +131,20 @@ class Game:
         return None
 
     @property
+    def truncates(self) -> bool:
+        """True if an episode can be cut off by a limit of time that the seats do not observe."""
+        return False
+
+    @property
+    def winnable(self) -> bool:
+        """True if an episode can be won or lost by all seats together."""
+        return False
+
+    def won(self, state: Any) -> Bool[Array, ""]:
+        """Whether an episode that ended in this state was won."""
+        raise BadInput(f"{self.id or self.family} is neither won nor lost")
+
+    @property
     def bank_size(self) -> int:
         """How many starts are drawn ahead."""
         return 8192

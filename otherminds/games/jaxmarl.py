@@ -106,6 +106,17 @@ class JaxmarlGame(Game):
         return self.adapter.longest(self.built.env)
 
     @property
+    def truncates(self) -> bool:
+        return True
+
+    @property
+    def winnable(self) -> bool:
+        return self.adapter.winnable
+
+    def won(self, state: JaxmarlState) -> Bool[Array, ""]:
+        return self.adapter.won(self.built.env, state.inner)
+
+    @property
     def bank_size(self) -> int:
         return 1024
 

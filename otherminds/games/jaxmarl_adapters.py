@@ -78,6 +78,7 @@ class Adapter:
     action_option: str = "action_type"  # what it calls that choice
     horizon: int | None = None  # for games that restart inside their own step: we end them after so many steps, before they do
 
+    winnable: ClassVar[bool] = False
     more_options: ClassVar[dict[str, type]] = {}  # that a constructor takes without naming them
 
     def build(self, owner: str, options: Mapping[str, Any]) -> Any:
@@ -158,6 +159,10 @@ class Adapter:
     def earns_with_team(self, env: Any) -> bool:
         """Whether a seat that is out of the game still gets what the others earn: then it is absent, but has not left."""
         return False
+
+    def won(self, env: Any, state: Any) -> Bool[Array, ""]:
+        """Whether an episode that ended in this state was won, in games that are."""
+        raise NotImplementedError
 
     def legal(self, env: Any, state: Any) -> list[Array] | None:
         """Which of its own actions each seat may take; None for all."""
@@ -352,6 +357,7 @@ class Battle(Adapter):
     action_types: tuple[str, ...] = ("discrete", "continuous")
     battle_map: str = ""
 
+    winnable: ClassVar[bool] = True
     more_options: ClassVar[dict[str, type]] = {
         **dict.fromkeys(("map_width", "map_height", "world_steps_per_env_step", "max_steps"), int),
         **dict.fromkeys(("time_per_step", "won_battle_bonus"), float),
@@ -388,6 +394,11 @@ class Battle(Adapter):
     def truly(self, env: Any, before: Any, actions: dict[Any, Array], after: Any) -> Bool[Array, ""]:
         alive = after.state.unit_alive
         return ~alive[: env.num_allies].any() | ~alive[env.num_allies :].any()
+
+    def won(self, env: Any, state: Any) -> Bool[Array, ""]:
+        """All enemies have fallen and an ally stands; to fall together is no win."""
+        alive = state.state.unit_alive
+        return alive[: env.num_allies].any() & ~alive[env.num_allies :].any()
 
     def legal(self, env: Any, state: Any) -> list[Array]:
         mask = env.get_avail_actions(state)

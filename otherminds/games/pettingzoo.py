@@ -42,6 +42,7 @@ class PettingZooGame(Game):
     family: ClassVar[str] = "pettingzoo"
     on_host: ClassVar[bool] = True
     others_order: ClassVar[OthersOrder] = "unknown"
+    truncates: ClassVar[bool] = True
 
     @property
     def kind(self) -> Kind:

@@ -1,0 +1,216 @@
+"""The full state of a run on disk: whole or not at all, checked when read, no code in it.
+
+A checkpoint is a folder `checkpoints/<step>/` with `state.safetensors`, every array by its path in the pytree, and `facts.json`,
+which holds a checksum of both. It is written beside its place, flushed to disk, and then renamed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from otherminds import lineup, runs
+from otherminds.config import BadInput, Sizes, Train, require
+from otherminds.games import make
+from otherminds.games.base import Game
+from otherminds.learners import LEARNERS
+from otherminds.learners import find as find_learner
+from otherminds.types import Policy
+
+FORMAT = 1
+STATE, FACTS = "state.safetensors", "facts.json"
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what was written."""
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def named(tree: Any) -> dict[str, np.ndarray]:
+    """Every array of a pytree by its path, on the host."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        jax.tree_util.keystr(path): np.ascontiguousarray(jax.device_get(jax.random.key_data(leaf) if _is_key(leaf) else leaf))
+        for path, leaf in leaves
+    }
+
+
+def filled(like: Any, arrays: dict[str, np.ndarray], prefix: str = "") -> Any:
+    """A pytree shaped as `like` with the arrays of these names; refuses what does not fit."""
+
+    def fill(path: Any, leaf: Any) -> Any:
+        name = prefix + jax.tree_util.keystr(path)
+        wanted = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        if name not in arrays:
+            raise BadInput(f"the checkpoint has no {name}: it was written with other settings or another version")
+        array = arrays[name]
+        same = array.shape == wanted.shape and array.dtype == wanted.dtype
+        require(
+            same, f"{name} in the checkpoint is {array.dtype}{list(array.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
+        )
+        return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
+
+    return jax.tree_util.tree_map_with_path(fill, like)
+
+
+def digest(arrays: dict[str, np.ndarray]) -> str:
+    """A checksum of arrays and their names."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        total.update(arrays[name].tobytes())
+    return total.hexdigest()
+
+
+def save(run: Path, step: int, tree: Any, facts: dict[str, Any]) -> Path:
+    """Write a checkpoint; it is there as a whole, or not at all."""
+    folder = run / "checkpoints"
+    place, part = folder / str(step), folder / f".{step}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        save_file(named(tree), part / STATE)
+        _flush(part / STATE)
+        facts = {"format": FORMAT, "step": step} | facts
+        sealed = facts | {"sha256": _checksum(part / STATE, facts)}
+        (part / FACTS).write_text(json.dumps(sealed, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        _flush(part / FACTS)
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(part, place)
+        _flush(folder)
+    except SafetensorError as error:  # its writer reports a full disk in words of its own
+        shutil.rmtree(part, ignore_errors=True)
+        raise OSError(f"cannot write the checkpoint {place}: {error}") from error
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return place
+
+
+def _flush(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot flush a folder
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _checksum(file: Path, facts: dict[str, Any]) -> str:
+    with open(file, "rb") as content:
+        total = hashlib.file_digest(content, "sha256")
+    total.update(json.dumps(facts, sort_keys=True).encode())
+    return total.hexdigest()
+
+
+def steps(run: Path) -> list[int]:
+    """Steps of all checkpoints, damaged or not, in order."""
+    folder = run / "checkpoints"
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def facts_of(run: Path, step: int) -> dict[str, Any]:
+    """What a checkpoint says of itself; raises Damaged if it is not what was written."""
+    place = run / "checkpoints" / str(step)
+    try:
+        facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
+        seal = facts.pop("sha256")
+        whole = seal == _checksum(place / STATE, facts)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise Damaged(f"checkpoint {step} cannot be read: {error}") from error
+    if not whole:
+        raise Damaged(f"checkpoint {step} is damaged: its checksum does not fit")
+    version = facts.get("format")
+    require(version == FORMAT, f"{place} is of format {version}, and this version of otherminds reads {FORMAT}")
+    return facts
+
+
+def arrays_of(run: Path, step: int) -> dict[str, np.ndarray]:
+    return load_file(run / "checkpoints" / str(step) / STATE)
+
+
+def newest(run: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, and its facts; says which ones are not. None if there is none."""
+    for step in reversed(steps(run)):
+        try:
+            return step, facts_of(run, step)
+        except Damaged as damage:
+            warn(f"{run}: {damage}; using the one before")
+    return None
+
+
+def prune(run: Path, keep: int, always: Iterable[int]) -> None:
+    """Remove all but the newest `keep` checkpoints and those that are `always` kept."""
+    for step in set(steps(run)[:-keep]) - set(always):
+        remove(run, step)
+
+
+def remove(run: Path, step: int) -> None:
+    shutil.rmtree(run / "checkpoints" / str(step), ignore_errors=True)
+
+
+def pick(run: Path, which: str) -> int:
+    """The step of the checkpoint that is meant by a number, `final` or `best`."""
+    known = steps(run)
+    require(bool(known), f"{run} has no checkpoint yet")
+    if which == "final":
+        return known[-1]
+    if which == "best":
+        best = facts_of(run, known[-1])["best"]
+        return best[1] if best and best[1] in known else known[-1]
+    require(which.isdecimal(), f"'{which}' is no checkpoint: expected a number of steps, final or best")
+    require(int(which) in known, f"{run} has no checkpoint at step {which}: choose from {', '.join(map(str, known))}")
+    return int(which)
+
+
+def sizes_of(config: Train) -> Sizes:
+    return Sizes(config.parallel, config.rollout, config.epochs, config.minibatches, config.updates)
+
+
+def groups_of(config: Train, game: Game) -> tuple[lineup.Group, ...]:
+    """The learners of a run."""
+    return lineup.groups(lineup.phases(lineup.spread(config.seats, game.seats, game.id)), LEARNERS)
+
+
+def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = None) -> Policy:
+    """The policy that a run learned for a seat, ready to sit anywhere it fits. `seed` is one of the run's; none: its first."""
+    config = runs.read_config(run)
+    game = make(config.game)
+    groups = groups_of(config, game)
+    owners = [(k, group) for k, group in enumerate(groups) if seat in group.seats]
+    learned = sorted(seat + 1 for group in groups for seat in group.seats)
+    require(
+        bool(owners), f"player_{seat + 1} of {run} learned nothing; those who did: {', '.join(map(str, learned)) or 'nobody'}"
+    )
+    place, group = owners[-1]
+    seed = config.seed if seed is None else seed
+    require(
+        config.seed <= seed < config.seed + config.seeds,
+        f"{run} has seeds {config.seed} to {config.seed + config.seeds - 1}, not {seed}",
+    )
+    learner = find_learner(group.learner)
+    like = learner.init(getattr(config, group.learner), sizes_of(config), game, group.seats, jax.random.key(seed))
+    try:
+        chosen = pick(run, step)
+        facts_of(run, chosen)
+    except Damaged as damage:
+        raise BadInput(f"{run}: {damage}") from damage
+    prefix = f".learners[{place}]"
+    own = {name: array[seed - config.seed] for name, array in arrays_of(run, chosen).items() if name.startswith(prefix)}
+    policy: Any = learner.policy(filled(like, own, prefix))
+    one: Policy = policy.of(group.seats.index(seat))
+    return one

@@ -1,0 +1,143 @@
+"""A run on disk: its folder, its settings, its rows. Loads nothing heavy, so that a report can read runs without jax."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from otherminds.config import NOT_SAVED, BadInput, Train, as_type, check_options, closest, require
+
+FORMAT = 1
+
+
+def folder_of(name: str) -> Path:
+    """A bare name lies under runs/; anything with a separator is a path."""
+    path = Path(name)
+    require(name not in ("", ".", ".."), f"'{name}' is no name of a run: expected a name or a path of a folder")
+    return path if len(path.parts) > 1 or path.is_absolute() else Path("runs") / name
+
+
+def find(name: str) -> Path:
+    """The folder of a run that exists."""
+    folder = folder_of(name)
+    if not (folder / "config.json").is_file():
+        known = [path.parent.name for path in folder.parent.glob("*/config.json")] if folder.parent.is_dir() else []
+        hint = closest(folder.name, known) if known else f"{folder.parent}{os.sep} holds no runs"
+        raise BadInput(f"no run '{name}' ({folder}): {hint}")
+    return folder
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Settings as config.json holds them."""
+    return {key: value for key, value in dataclasses.asdict(config).items() if key not in NOT_SAVED}
+
+
+def from_dict(kind: Any, data: Any, owner: str) -> Any:
+    """Settings out of what a config.json holds; refuses what is unknown or of the wrong type, by name."""
+    require(isinstance(data, dict), f"{owner}: expected settings in braces, got {data!r}")
+    types = get_type_hints(kind)
+    check_options(data, [name for name in types if name not in NOT_SAVED], owner)
+    given = {}
+    for name, value in data.items():
+        if dataclasses.is_dataclass(types[name]):
+            given[name] = from_dict(types[name], value, f"{owner}: {name}")
+        else:
+            given[name] = as_type(value, types[name], owner, name)
+    return kind(**given)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file so that it is never seen half written."""
+    part = path.with_name(f".{path.name}.part")
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise BadInput(f"{path} cannot be read as JSON: {error}") from error
+
+
+def read_config(path: Path) -> Train:
+    """The settings of a run, from its folder or its config.json."""
+    file = path / "config.json" if path.is_dir() else path
+    require(file.is_file(), f"no file {file}: expected the config.json of a run")
+    data = read_json(file)
+    require(isinstance(data, dict), f"{file}: expected settings in braces")
+    version = data.pop("format", None)
+    require(version == FORMAT, f"{file} is of format {version}, and this version of otherminds reads {FORMAT}")
+    config: Train = from_dict(Train, data, str(file))
+    return config
+
+
+def write_config(folder: Path, config: Train) -> None:
+    write_json(folder / "config.json", {"format": FORMAT} | as_dict(config))
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of JSON lines; one that was cut off in writing ends them."""
+    if not path.exists():
+        return
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise BadInput(f"{path}: a line is not JSON: {error}") from error
+
+
+class Rows:
+    """A file of JSON lines that can be cut back to where it was at a checkpoint."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = open(path, "ab")  # noqa: SIM115 (open as long as the run)
+
+    def write(self, new: list[dict[str, Any]]) -> None:
+        self.file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in new).encode())
+        self.file.flush()
+
+    def size(self) -> int:
+        """Bytes that are safely on disk."""
+        os.fsync(self.file.fileno())
+        return self.file.tell()
+
+    def cut(self, size: int) -> None:
+        self.file.truncate(size)
+        self.file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second process from training in the same folder. The system lifts the lock of a process that dies."""
+    with open(folder / ".lock", "a+b") as file:
+        try:
+            _lock(file)
+        except OSError as error:
+            raise BadInput(f"{folder} is being trained by another process: wait for it, or give another --name") from error
+        yield
+
+
+def _lock(file: Any) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
