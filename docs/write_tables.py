@@ -31,7 +31,39 @@ def bench_games(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def learning(learner: str) -> str:
+    """One row for each experiment of a learner that has been run."""
+    lines = [
+        "| experiment | reward | IQM of seeds | by seat | above 2 | won | seeds | steps | wall s | audit |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted((ROOT / "docs" / "results").glob(f"{learner}_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        evaluated, trained, audit = found["evaluate"], found["train"], found["audit"]
+        seeds = evaluated["per_seed"]
+        won = f"{evaluated['win_rate']:.3f}" if "win_rate" in evaluated else ""
+        cells = [
+            f"`{path.stem}`: `{found['command'].replace(f'--name {path.stem} ', '')}`",
+            interval(evaluated["reward"]),
+            interval(evaluated["iqm"]) if "iqm" in evaluated else "",
+            ", ".join(f"{seat['mean']:.2f}" for seat in evaluated["reward"]["per_seat"]),
+            f"{sum(mean > 2 for mean in seeds)} of {len(seeds)}" if "stag_hunt" in evaluated["game"] else "",
+            won,
+            len(seeds),
+            f"{trained['steps']:,}",
+            f"{trained['seconds']:,.0f}",
+            f"{', '.join(audit['failed'])} failed" if audit["failed"] else "passed",
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def interval(part: dict[str, float]) -> str:
+    return f"{part['mean']:.3f} [{part['low']:.3f}, {part['high']:.3f}]"
+
+
 TABLES: dict[str, Callable[[Any], str]] = {"bench_games": bench_games}
+LEARNING = {"learning_ppo": "ppo", "learning_mappo": "mappo"}  # tables of many files
 
 
 def filled(page: str) -> str:
@@ -39,6 +71,8 @@ def filled(page: str) -> str:
 
     def write(match: re.Match[str]) -> str:
         name = match.group(1)
+        if name in LEARNING:
+            return f"<!-- table: {name} -->\n{learning(LEARNING[name])}\n<!-- end -->"
         found = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
         return f"<!-- table: {name} -->\n{TABLES[name](found)}\n<!-- end -->"
 

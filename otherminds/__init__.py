@@ -10,6 +10,7 @@ _EXPORTS = {
     "parallel_env": "otherminds.pettingzoo",
     "jaxmarl_env": "otherminds.games.jaxmarl",
     "gymnasium_env": "otherminds.gymnasium",
+    "load": "otherminds.checkpoint",
     "BadInput": "otherminds.config",
 }
 

@@ -5,7 +5,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,12 +58,28 @@ class Program:
     seconds: list[float]
 
     @property
+    def usual_s(self) -> float:
+        """What a run lasts: the median, which a few noisy moments do not move."""
+        return statistics.median(self.seconds)
+
+    @property
     def game_steps_per_s(self) -> float:
-        return self.parallel * self.steps / statistics.median(self.seconds)
+        return self.parallel * self.steps / self.usual_s
+
+
+def in_turns(programs: Iterable[Program], rounds: Iterable[Any]) -> None:
+    """Time the programs one after the other, round after round, so that a noisy moment hits all alike."""
+    programs = list(programs)
+    for _ in rounds:
+        for program in programs:
+            begin = time.perf_counter()
+            jax.block_until_ready(program.run())
+            program.seconds.append(time.perf_counter() - begin)
 
 
 def bench_games(options: Bench) -> dict[str, Any]:
     """Game steps a second with uniformly random actions, every field of every step summed into the result."""
+    require(options.peer is None, "--peer is for `otherminds bench ppo`: the games have peers that come with JaxMARL")
     chosen = list({game: game for game in map(make, options.games or GAMES)}.values())  # ids of the same game count once
     for game in chosen:
         require(not game.on_host and not game.continuous, f"{game.id}: only compiled games with discrete actions are measured")
@@ -72,11 +88,7 @@ def bench_games(options: Bench) -> dict[str, Any]:
         plain = [_our_program(game, parallel, final=False) for game in chosen]
         final = [_our_program(game, parallel, final=True) for game in chosen]
         peers = [_peer_program(name, parallel) for name in PEERS]
-        for _ in range(ROUNDS):  # in turns, so that a noisy moment hits all alike
-            for program in [*plain, *final, *peers]:
-                begin = time.perf_counter()
-                jax.block_until_ready(program.run())
-                program.seconds.append(time.perf_counter() - begin)
+        in_turns([*plain, *final, *peers], range(ROUNDS))
         for program, with_final in zip(plain, final, strict=True):
             rows["games"].append(_row(program) | {"with_final_observations": round(with_final.game_steps_per_s)})
         rows["peers"].extend(_row(program) for program in peers)
@@ -84,13 +96,7 @@ def bench_games(options: Bench) -> dict[str, Any]:
         for peer in rows["peers"]:
             if peer["parallel"] == row["parallel"]:
                 row[f"ratio_to_{peer['game']}"] = round(row["game_steps_per_s"] / peer["game_steps_per_s"], 3)
-    machine = {
-        "system": platform.system(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-    }
-    return {**rows, "peak_memory_mb": round(peak_memory_mb()), "machine": machine}
+    return {**rows, "peak_memory_mb": round(peak_memory_mb()), "machine": machine()}
 
 
 def _row(program: Program) -> dict[str, Any]:
@@ -116,14 +122,19 @@ def _steps_for(parallel: int) -> int:
     return max(4, min(256, 262_144 // (parallel * CHUNK))) * CHUNK
 
 
-def _compiled(name: str, parallel: int, seats: int, loop: Callable[[Any], Any], state: Any) -> Program:
+def compiled(name: str, parallel: int, seats: int, steps: int, loop: Callable[[Any], Any], state: Any) -> Program:
+    """`loop(state)`, which plays `steps` steps, compiled and run once."""
     begin = time.perf_counter()
     program = jax.jit(loop).lower(state).compile()
     seconds = time.perf_counter() - begin
-    memory: Any = program.memory_analysis()
-    size = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
     jax.block_until_ready(program(state))
-    return Program(name, parallel, seats, _steps_for(parallel), seconds, size / 2**20, lambda: program(state), [])
+    return Program(name, parallel, seats, steps, seconds, size_mb(program), lambda: program(state), [])
+
+
+def size_mb(program: Any) -> float:
+    """The memory a compiled program needs, with what it is given and gives back."""
+    memory = program.memory_analysis()
+    return (memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes) / 2**20
 
 
 def _our_program(game: Game, parallel: int, final: bool) -> Program:
@@ -137,7 +148,7 @@ def _our_program(game: Game, parallel: int, final: bool) -> Program:
 
         return jax.lax.scan(chunk, play, length=_steps_for(parallel) // CHUNK)[1].sum()
 
-    return _compiled(game.id, parallel, game.seats, loop, play)
+    return compiled(game.id, parallel, game.seats, _steps_for(parallel), loop, play)
 
 
 def _peer_program(name: str, parallel: int) -> Program:
@@ -160,7 +171,17 @@ def _peer_program(name: str, parallel: int) -> Program:
 
             return jax.lax.scan(one_step, (state, jax.random.key(1)), length=_steps_for(parallel))[1].sum()
 
-        return _compiled(f"jaxmarl:{name}", parallel, len(counts), loop, state)
+        return compiled(f"jaxmarl:{name}", parallel, len(counts), _steps_for(parallel), loop, state)
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    return {
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }
 
 
 def peak_memory_mb() -> float:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from safetensors.numpy import save as to_bytes
 
 from otherminds import lineup, runs
 from otherminds.config import BadInput, Sizes, Train, require
@@ -30,7 +32,7 @@ FORMAT = 1
 STATE, FACTS = "state.safetensors", "facts.json"
 
 
-class Damaged(Exception):
+class Damaged(BadInput):
     """A checkpoint that is not what was written."""
 
 
@@ -42,7 +44,7 @@ def named(tree: Any) -> dict[str, np.ndarray]:
     """Every array of a pytree by its path, on the host."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {
-        jax.tree_util.keystr(path): np.ascontiguousarray(jax.device_get(jax.random.key_data(leaf) if _is_key(leaf) else leaf))
+        jax.tree_util.keystr(path): np.asarray(jax.device_get(jax.random.key_data(leaf) if _is_key(leaf) else leaf), order="C")
         for path, leaf in leaves
     }
 
@@ -81,28 +83,30 @@ def save(run: Path, step: int, tree: Any, facts: dict[str, Any]) -> Path:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_file(named(tree), part / STATE)
-        _flush(part / STATE)
+        _write(part / STATE, to_bytes(named(tree)))
         facts = {"format": FORMAT, "step": step} | facts
         sealed = facts | {"sha256": _checksum(part / STATE, facts)}
-        (part / FACTS).write_text(json.dumps(sealed, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        _flush(part / FACTS)
+        _write(part / FACTS, (json.dumps(sealed, indent=1, allow_nan=False) + "\n").encode())
         shutil.rmtree(place, ignore_errors=True)
         os.replace(part, place)
-        _flush(folder)
-    except SafetensorError as error:  # its writer reports a full disk in words of its own
-        shutil.rmtree(part, ignore_errors=True)
-        raise OSError(f"cannot write the checkpoint {place}: {error}") from error
+        _flush_folder(folder)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return place
 
 
-def _flush(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    if os.name == "nt":
         return  # Windows cannot flush a folder
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -130,37 +134,51 @@ def facts_of(run: Path, step: int) -> dict[str, Any]:
         facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
         seal = facts.pop("sha256")
         whole = seal == _checksum(place / STATE, facts)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise Damaged(f"checkpoint {step} cannot be read: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{run}: checkpoint {step} cannot be read: {error}") from error
     if not whole:
-        raise Damaged(f"checkpoint {step} is damaged: its checksum does not fit")
+        raise Damaged(f"{run}: checkpoint {step} is damaged: its checksum does not fit")
     version = facts.get("format")
     require(version == FORMAT, f"{place} is of format {version}, and this version of otherminds reads {FORMAT}")
     return facts
 
 
 def arrays_of(run: Path, step: int) -> dict[str, np.ndarray]:
-    return load_file(run / "checkpoints" / str(step) / STATE)
+    """The arrays of a checkpoint. Whatever else lies there, a pickle say, is refused and never run."""
+    try:
+        return load_file(run / "checkpoints" / str(step) / STATE)
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{run}: checkpoint {step} cannot be read: {error}") from error
 
 
 def newest(run: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
     """The newest checkpoint that is whole, and its facts; says which ones are not. None if there is none."""
-    for step in reversed(steps(run)):
+    known = steps(run)
+    for step in reversed(known):
         try:
             return step, facts_of(run, step)
         except Damaged as damage:
-            warn(f"{run}: {damage}; using the one before")
+            warn(f"{damage}; " + ("no other is left: starting again" if step == known[0] else "using the one before"))
     return None
 
 
 def prune(run: Path, keep: int, always: Iterable[int]) -> None:
     """Remove all but the newest `keep` checkpoints and those that are `always` kept."""
     for step in set(steps(run)[:-keep]) - set(always):
-        remove(run, step)
+        _remove(run / "checkpoints" / str(step))
 
 
-def remove(run: Path, step: int) -> None:
-    shutil.rmtree(run / "checkpoints" / str(step), ignore_errors=True)
+def cut(run: Path, step: int) -> None:
+    """Remove what a process that died left behind: checkpoints later than `step`, and half-written ones."""
+    for later in steps(run):
+        if later > step:
+            _remove(run / "checkpoints" / str(later))
+    for part in (run / "checkpoints").glob(".*.part"):
+        _remove(part)
+
+
+def _remove(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def pick(run: Path, which: str) -> int:
@@ -196,7 +214,7 @@ def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = No
     require(
         bool(owners), f"player_{seat + 1} of {run} learned nothing; those who did: {', '.join(map(str, learned)) or 'nobody'}"
     )
-    place, group = owners[-1]
+    place, group = max(owners, key=lambda owner: owner[1].phases[-1])  # who learned last, where a schedule changed the learner
     seed = config.seed if seed is None else seed
     require(
         config.seed <= seed < config.seed + config.seeds,
@@ -204,13 +222,33 @@ def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = No
     )
     learner = find_learner(group.learner)
     like = learner.init(getattr(config, group.learner), sizes_of(config), game, group.seats, jax.random.key(seed))
-    try:
-        chosen = pick(run, step)
-        facts_of(run, chosen)
-    except Damaged as damage:
-        raise BadInput(f"{run}: {damage}") from damage
+    chosen = pick(run, step)
+    facts_of(run, chosen)
     prefix = f".learners[{place}]"
     own = {name: array[seed - config.seed] for name, array in arrays_of(run, chosen).items() if name.startswith(prefix)}
     policy: Any = learner.policy(filled(like, own, prefix))
     one: Policy = policy.of(group.seats.index(seat))
     return one
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to take policies from: `otherminds.load("ppo-selfplay").policy(seat=0)`."""
+
+    folder: Path
+    config: Train
+
+    @property
+    def steps(self) -> list[int]:
+        """Of its checkpoints."""
+        return steps(self.folder)
+
+    def policy(self, seat: int, step: int | str = "final", seed: int | None = None) -> Policy:
+        """What the run learned for a seat, counted from 0. `step` is a number, `final` or `best`."""
+        return load_policy(self.folder, seat, str(step), seed)
+
+
+def load(run: str) -> Run:
+    """A run by its name under runs/, or by its path."""
+    folder = runs.find(run)
+    return Run(folder, runs.read_config(folder))

@@ -1,11 +1,13 @@
 """The command line. Loads a command's modules only when it is run, so that `--help` is instant."""
 
+import contextlib
 import importlib
 import json
 import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
@@ -81,8 +83,9 @@ def _saved_config(arguments: list[str]) -> Train | None:
 
 
 def _say(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(line, style="bold red", markup=False, highlight=False)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a terminal that is gone: the exit code still says it
+        Console(stderr=True, soft_wrap=True).print(line, style="bold red", markup=False, highlight=False)
+        sys.stderr.flush()
 
 
 def _print_json(result: Any) -> None:
@@ -186,6 +189,8 @@ def keep_programs() -> None:
     """Keep compiled programs on disk, so that the second run of a kind starts at once. JAX's own variable names another place."""
     import jax
 
+    # Where there is no room for a program, or only half of one, it is compiled as if nothing had been kept.
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -228,7 +233,9 @@ def _run(work: Callable[[], dict[str, Any]], as_json: bool) -> None:
 
 
 def _note(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(line, style="yellow", markup=False, highlight=False)
+    from otherminds.progress import Onlooker
+
+    Onlooker(stderr=True, soft_wrap=True).print(line, style="yellow", markup=False, highlight=False)
 
 
 def evaluate(options: Evaluate) -> None:
@@ -259,25 +266,34 @@ def evaluate(options: Evaluate) -> None:
         table.add_row("win rate", "", f"{result['win_rate']:.3f}")
     console = Console()
     console.print(table)
+    if "frozen_seeds" in result:
+        console.print(f"not finite while training, and counted as before that: seeds {result['frozen_seeds']}", style="yellow")
     console.print(
         f"{seeds} seeds x {result['episodes']:,} episodes, 95 % intervals over {result['interval_over']}", highlight=False
     )
 
 
 def audit(options: Audit) -> None:
+    keep_programs()
     from otherminds.audit import audit_game, describe, verdict
-    from otherminds.games import make
+    from otherminds.audit_run import audit_run
+    from otherminds.games import BRIDGES, GAMES, make
     from otherminds.progress import track
+    from otherminds.runs import find, write_json
 
-    game = make(options.target)
+    name = options.target.partition("?")[0]
+    folder = None if name in GAMES or name.partition(":")[0] in BRIDGES else find(options.target)
+    found = audit_run(folder) if folder else audit_game(make(options.target), options.seed)
     checks = []
     console = Console()
-    for check in track(audit_game(game, options.seed), f"audit {options.target}"):
+    for check in track(found, f"audit {options.target}"):
         checks.append(check)
         if not options.json:
             mark = {True: "[green]PASS[/]", False: "[bold red]FAIL[/]", None: "[dim]NONE[/]"}[check.passed]
             console.print(f"{mark} [bold]{check.name}[/]: {describe(check)}", highlight=False)
     result = verdict(checks)
+    if folder:
+        write_json(folder / "audit.json", _finite(result))
     if options.json:
         _print_json(result)
     if not result["passed"]:
@@ -285,12 +301,17 @@ def audit(options: Audit) -> None:
 
 
 def bench(options: Bench) -> None:
-    from otherminds.bench import bench_games, show_games
+    from otherminds import bench as of_games
+    from otherminds import bench_ppo as of_ppo
 
     for count in options.parallel:
         config.require(count > 0, f"--parallel is {count}, expected a positive number of games")
-    result = bench_games(options)
+    measure, show = {
+        "games": (of_games.bench_games, of_games.show_games),
+        "ppo": (of_ppo.bench_ppo, of_ppo.show_ppo),
+    }[options.what]
+    result = measure(options)
     if options.json:
         _print_json(result)
     else:
-        show_games(result, Console())
+        show(result, Console())

@@ -181,12 +181,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Demo:
-    """Show what is here in a minute: scripted partners play each other, and a replay is left behind."""
+    """Show what is here in a minute: scripts play each other, four PPOs learn to hunt together, a replay is left behind."""
 
     name: str = "demo"
     """A name under runs/, or a path: the folder for the results."""
     episodes: int = 2000
     """Episodes for each line of the table."""
+    steps: int = 300_000
+    """Game steps the learners train."""
     seed: int = 0
     json: bool = False
     """Print one JSON object and nothing else."""
@@ -328,11 +330,13 @@ class Audit:
 class Bench:
     """Measure speed, beside named peers in the same run."""
 
-    what: Annotated[Literal["games"], tyro.conf.Positional]
-    """What to measure."""
+    what: Annotated[Literal["games", "ppo"], tyro.conf.Positional]
+    """What to measure: how fast games are stepped, or how fast PPO learns."""
     games: tuple[str, ...] = ()
-    """Ids of games; all of ours if none is named."""
+    """Of `games`: ids of games; all of ours if none is named."""
     parallel: tuple[int, ...] = (1, 64, 1024, 4096)
-    """Numbers of parallel games."""
+    """Of `games`: numbers of parallel games."""
+    peer: Path | None = None
+    """Of `ppo`: a folder with a clone of the JaxMARL repository, whose own IPPO is then measured beside ours."""
     json: bool = False
     """Print one JSON object and nothing else."""

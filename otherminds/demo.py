@@ -1,6 +1,7 @@
 """The main job in small: play, measure, leave something to look at."""
 
 import json
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from otherminds import render, seats
-from otherminds.config import Demo, require
+from otherminds.config import Demo, Train, require
 from otherminds.evaluate import episode_rewards, estimate
 from otherminds.games import make
+from otherminds.games.base import Game
 from otherminds.progress import track
 from otherminds.runs import folder_of
+from otherminds.train import train
+from otherminds.types import Seated
 
 GAME = "stag_hunt-4x4-4h1s"
 LINEUPS = (
@@ -30,16 +34,20 @@ LINEUPS = (
 
 def run_demo(options: Demo) -> None:
     require(options.episodes > 1, f"--episodes is {options.episodes}, expected at least 2")
+    require(options.steps > 0, f"--steps is {options.steps}, expected at least 1: --steps 200000")
     folder = folder_of(options.name)
     folder.mkdir(parents=True, exist_ok=True)
     game, begin = make(GAME), time.perf_counter()
     lines: list[dict[str, Any]] = []
     for lineup in track(LINEUPS, f"{GAME}, {options.episodes:,} episodes each"):
-        rewards = episode_rewards(game, seats.resolve(game, lineup), options.episodes, jax.random.key(options.seed))
-        per_seat = [asdict(estimate(rewards[:, seat])) for seat in range(game.seats)]
-        lines.append({"seats": lineup, "reward": {**asdict(estimate(rewards.mean(1))), "per_seat": per_seat}})
-    names = seats.split(LINEUPS[4])
-    episode = render.record(game, seats.resolve(game, names), names, options.seed)
+        lines.append(_line(lineup, game, seats.resolve(game, lineup), options))
+    learned = folder / "ppo"
+    shutil.rmtree(learned, ignore_errors=True)  # of an earlier demo
+    trained = train(Train(game=GAME, steps=options.steps, seed=options.seed, tensorboard=False), folder=learned)
+    policies = seats.resolve(game, f"run:{learned}")
+    who = f"ppo, {trained['steps']:,} steps in {trained['seconds']:.0f} s"
+    lines.append(_line(who, game, policies, options))
+    episode = render.record(game, policies, ["ppo"] * game.seats, options.seed)
     render.save_gif(episode, folder / "replay.gif", cell=96)
     result = {"game": GAME, "episodes": options.episodes, "lineups": lines, "seconds": round(time.perf_counter() - begin, 1)}
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -47,6 +55,13 @@ def run_demo(options: Demo) -> None:
         print(json.dumps(result))
     else:
         _show(result, folder)
+
+
+def _line(name: str, game: Game, policies: tuple[Seated, ...], options: Demo) -> dict[str, Any]:
+    """What these policies earn."""
+    rewards = episode_rewards(game, policies, options.episodes, jax.random.key(options.seed))
+    per_seat = [asdict(estimate(rewards[:, seat])) for seat in range(game.seats)]
+    return {"seats": name, "reward": {**asdict(estimate(rewards.mean(1))), "per_seat": per_seat}}
 
 
 def _show(result: dict[str, Any], folder: Path) -> None:
@@ -57,7 +72,9 @@ def _show(result: dict[str, Any], folder: Path) -> None:
         mean = line["reward"]
         seats_shown = [f"{seat['mean']:.2f}" for seat in mean["per_seat"]]
         table.add_row(
-            line["seats"].replace(",", ", "), f"{mean['mean']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]", *seats_shown
+            line["seats"].replace(",n", ", n").replace(",r", ", r"),
+            f"{mean['mean']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]",
+            *seats_shown,
         )
     console = Console()
     console.print(table)

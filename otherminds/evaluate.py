@@ -1,5 +1,6 @@
 """What policies earn: whole episodes, an equal number in every parallel game, none favoured for being short."""
 
+import hashlib
 import json
 import math
 import re
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from otherminds import lineup, runs
-from otherminds.checkpoint import load_policy, pick
+from otherminds.checkpoint import facts_of, load_policy, pick
 from otherminds.config import Evaluate, require
 from otherminds.games import make
 from otherminds.games.base import Game
@@ -27,6 +28,7 @@ from otherminds.seats import lanes_needed, resolve
 from otherminds.types import Seated
 
 NORMAL_95 = NormalDist().inv_cdf(0.975)
+LONGEST_NAME = 150  # letters in the name of a file of episodes; most systems take 255
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def _first_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key
 
 
 CHUNK, LANES, LONGEST = 64, 16, 100_000
+_collect = eqx.filter_jit(collect)  # once: made anew each time, it would compile each time
 
 
 def _one_after_the_other(
@@ -113,10 +116,9 @@ def _one_after_the_other(
     lanes = math.gcd(episodes, LANES * lanes_needed(policies))
     wanted = episodes // lanes
     play = start(game, policies, lanes, key)
-    advance = collect if game.on_host else eqx.filter_jit(collect)
-    rewards: list[np.ndarray] = []
-    lengths: list[np.ndarray] = []
-    wins: list[np.ndarray] = []
+    advance = collect if game.on_host else _collect
+    rewards = np.zeros((wanted, lanes, game.seats))
+    lengths, wins = np.zeros((wanted, lanes), int), np.zeros((wanted, lanes), bool)
     finished = np.zeros(lanes, int)
     so_far, steps = np.zeros((lanes, game.seats)), np.zeros(lanes, int)
     for _ in range(LONGEST // CHUNK):
@@ -127,9 +129,8 @@ def _one_after_the_other(
         for t in range(CHUNK):
             so_far, steps = so_far + reward[t], steps + 1
             for lane in np.flatnonzero(ended[t] & (finished < wanted)):
-                rewards.append(so_far[lane].copy())
-                lengths.append(steps[lane])
-                wins.append(won[t, lane])
+                place = finished[lane], lane  # not in order of their ends: whoever takes the first few would take the short ones
+                rewards[place], lengths[place], wins[place] = so_far[lane], steps[lane], won[t, lane]
             finished += ended[t]
             so_far[ended[t]], steps[ended[t]] = 0, 0
         if (finished >= wanted).all():
@@ -139,7 +140,7 @@ def _one_after_the_other(
         bool((finished >= wanted).all()),
         f"{game.id}: after {LONGEST:,} steps only {int(np.minimum(finished, wanted).sum())} of {episodes} episodes had ended",
     )
-    return np.array(rewards), np.array(lengths), np.array(wins) if game.winnable else None
+    return rewards.reshape(episodes, -1), lengths.reshape(-1), wins.reshape(-1) if game.winnable else None
 
 
 def policies_of(run: Path, game: Game, entries: Sequence[str], step: str, seed: int, greedy: bool) -> tuple[Seated, ...]:
@@ -188,6 +189,9 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
         "interval_over": over,
         "per_seed": [float(mean) for mean in per_seed],
     }
+    frozen = sorted({death["seed"] for death in facts_of(run, int(step))["frozen"]})
+    if frozen:
+        result["frozen_seeds"] = frozen  # counted as they were when an update was not finite
     if len(seeds) >= 3:
         result["iqm"] = asdict(iqm(per_seed))
     if game.winnable:
@@ -201,8 +205,10 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
 def _keep(run: Path, options: Evaluate, step: str, played: list[Episodes], seeds: range) -> None:
     folder = run / "evaluation"
     folder.mkdir(exist_ok=True)
-    words = [step, options.play, *filter(None, (options.game, options.seats)), f"seed{options.seed}"]
-    name = re.sub(r"[^\w.=+-]+", "_", "-".join(words))
+    words = "-".join([step, options.play, *filter(None, (options.game, options.seats)), f"seed{options.seed}"])
+    name = re.sub(r"[^\w.=+-]+", "_", words)
+    if len(name) > LONGEST_NAME:  # frozen policies in all seats, with their paths
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
     rows = [
         {"seed": seed, "episode": k, "seat": seat, "reward": float(reward), "length": int(episodes.length[k])}
         | ({} if episodes.won is None else {"won": bool(episodes.won[k])})

@@ -35,6 +35,11 @@ class Frozen:
     step: str
     seed: int | None  # none: the run's first
 
+    def __str__(self) -> str:
+        player = "" if self.player is None else f"#{self.player}"
+        seed = "" if self.seed is None else f":{self.seed}"
+        return f"run:{self.run}{player}@{self.step}{seed}"
+
 
 def split(text: str) -> list[str]:
     """The entries of `--seats`, separated by commas."""
@@ -73,7 +78,8 @@ def phases(entries: Sequence[str]) -> tuple[Phase, ...]:
 
 def _schedule(entry: str) -> list[tuple[int, str]]:
     """[(first step, who)] of `a~200000~b~300000~c`."""
-    names, steps = entry.split("~")[0::2], entry.split("~")[1::2]
+    parts = [part.strip() for part in entry.split("~")]
+    names, steps = parts[0::2], parts[1::2]
     numbers = all(step.isdecimal() for step in steps)
     fits = numbers and len(names) == len(steps) + 1 and all(names)
     require(fits, f"'{entry}' is not a schedule: write nearest_stag~200000~ppo, with the game step of each change")
@@ -91,6 +97,8 @@ def groups(stretches: Sequence[Phase], learners: Collection[str]) -> tuple[Group
     for seat in range(len(stretches[0].entries)):
         entries = [phase.entries[seat] for phase in stretches]
         for entry in entries:
+            name, equals, _ = entry.partition("=")
+            require(not (equals and name in learners), f"'{entry}': options of a learner stand apart: --{name}.entropy 0.01")
             named = sorted(set(pool(entry)) & set(learners))
             require(
                 not named or entry == named[0],

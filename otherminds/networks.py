@@ -28,6 +28,25 @@ def orthogonal(random: np.random.Generator, rows: int, columns: int, gain: float
     return jnp.asarray((square if rows >= columns else square.T) * gain, jnp.float32)
 
 
+@jax.custom_vjp
+def product(x: Float[Array, "rows inputs"], weight: Float[Array, "inputs outputs"]) -> Float[Array, "rows outputs"]:
+    """x W, with a derivative that is fast on a CPU: left alone, the compiler sums over rows by the slower of its two kernels."""
+    return x @ weight
+
+
+def _product_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ weight, (x, weight)
+
+
+def _product_backward(known: tuple[Array, Array], change: Array) -> tuple[Array, Array]:
+    x, weight = known
+    turned = jax.lax.optimization_barrier(x.T)  # a barrier, or the compiler would fold the turning back into the product
+    return change @ weight.T, turned @ change
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
 class Dense(eqx.Module):
     """x W + b."""
 
@@ -39,7 +58,7 @@ class Dense(eqx.Module):
         return Dense(orthogonal(random, inputs, outputs, gain), jnp.zeros(outputs))
 
     def __call__(self, x: Float[Array, "*n inputs"]) -> Float[Array, "*n outputs"]:
-        flat = x.reshape(-1, x.shape[-1]) @ self.weight
+        flat = product(x.reshape(-1, x.shape[-1]), self.weight)
         return flat.reshape(*x.shape[:-1], -1) + self.bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
 

@@ -1,5 +1,6 @@
 """Progress on work that takes more than a moment. On standard error, so that `--json` output stays clean."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,6 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 Item = TypeVar("Item")
+
+
+class Onlooker(Console):
+    """A console on which work does not depend: when its reader leaves (`2>&1 | head`), a run of hours goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 def bar() -> Progress:
@@ -45,7 +53,7 @@ class TrainingView:
 
     def __init__(self, name: str, entries: Sequence[str], steps: int, seeds: int):
         self.name, self.entries, self.steps, self.seeds = name, tuple(entries), steps, seeds
-        self.console = Console(stderr=True)
+        self.console = Onlooker(stderr=True)
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
         self.shown = 0.0
         self.latest: dict[int, dict[str, float]] = {}
@@ -58,7 +66,8 @@ class TrainingView:
 
     def __exit__(self, *error: object) -> None:
         if self.live:
-            self.live.stop()
+            with contextlib.suppress(OSError):  # a terminal that is gone
+                self.live.stop()
 
     def update(self, step: int, speed: float, rows: Sequence[Mapping[str, Any]], entries: Sequence[str]) -> None:
         """Take in the rows of a call; numbers are means over seeds and over its updates."""
@@ -69,6 +78,10 @@ class TrainingView:
                 values = [metrics[name] for metrics in own if name in metrics]
                 if values:
                     self.latest.setdefault(seat, {})[name] = sum(values) / len(values)
+        with contextlib.suppress(OSError):  # a terminal that is gone must not keep a run from being saved
+            self._show(step, speed)
+
+    def _show(self, step: int, speed: float) -> None:
         now = time.monotonic()
         if self.live:
             self.live.update(self._table(step, speed), refresh=True)

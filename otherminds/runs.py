@@ -15,9 +15,9 @@ FORMAT = 1
 
 def folder_of(name: str) -> Path:
     """A bare name lies under runs/; anything with a separator is a path."""
-    path = Path(name)
     require(name not in ("", ".", ".."), f"'{name}' is no name of a run: expected a name or a path of a folder")
-    return path if len(path.parts) > 1 or path.is_absolute() else Path("runs") / name
+    separated = any(separator and separator in name for separator in (os.sep, os.altsep))
+    return Path(name) if separated or Path(name).is_absolute() else Path("runs") / name
 
 
 def find(name: str) -> Path:
@@ -52,11 +52,15 @@ def from_dict(kind: Any, data: Any, owner: str) -> Any:
 def write_json(path: Path, content: Any) -> None:
     """Write a file so that it is never seen half written."""
     part = path.with_name(f".{path.name}.part")
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        error.filename = str(path)  # which a write that fails does not say
+        raise
 
 
 def read_json(path: Path) -> Any:
@@ -101,11 +105,13 @@ class Rows:
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = open(path, "ab")  # noqa: SIM115 (open as long as the run)
+        # Open as long as the run. Without a buffer: one that a full disk has kept from being written fails once more on closing.
+        self.file = open(path, "ab", buffering=0)  # noqa: SIM115
 
     def write(self, new: list[dict[str, Any]]) -> None:
-        self.file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in new).encode())
-        self.file.flush()
+        left = "".join(json.dumps(row, allow_nan=False) + "\n" for row in new).encode()
+        while left:
+            left = left[self.file.write(left) :]
 
     def size(self) -> int:
         """Bytes that are safely on disk."""
@@ -113,7 +119,8 @@ class Rows:
         return self.file.tell()
 
     def cut(self, size: int) -> None:
-        self.file.truncate(size)
+        """Forget what was written later. Never longer than it is: a file that was lost begins again without holes."""
+        self.file.truncate(min(size, os.fstat(self.file.fileno()).st_size))
         self.file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
@@ -126,7 +133,7 @@ def locked(folder: Path) -> Iterator[None]:
     with open(folder / ".lock", "a+b") as file:
         try:
             _lock(file)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             raise BadInput(f"{folder} is being trained by another process: wait for it, or give another --name") from error
         yield
 

@@ -1,5 +1,6 @@
 """What `--seats` means: which policy sits where. Learners' own seats are filled by `train`; here are all the others."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from otherminds import lineup, runs
-from otherminds.checkpoint import load_policy
+from otherminds.checkpoint import load_policy, pick
 from otherminds.config import BadInput, closest, require
 from otherminds.games.base import Game
 from otherminds.learners import LEARNERS
@@ -17,7 +18,7 @@ from otherminds.lineup import split
 from otherminds.partners import make_partner, names_for
 from otherminds.types import Action, Extras, Memory, Policy, Seated, View
 
-__all__ = ["Pool", "lanes_needed", "resolve", "rotated", "seat_policy", "split"]
+__all__ = ["Pool", "lanes_needed", "pinned", "resolve", "rotated", "seat_policy", "split"]
 
 
 def resolve(game: Game, entries: str | Sequence[str], *, learned: Sequence[int] = ()) -> tuple[Seated, ...]:
@@ -59,6 +60,18 @@ def seat_policy(game: Game, entry: str, seat: int = 0, group: int = 1) -> Policy
     return make_partner(entry, game, group)
 
 
+def pinned(text: str) -> str:
+    """`--seats` with the checkpoint of each frozen policy written out: `final` and `best` may be others when a run goes on."""
+
+    def pin(name: str) -> str:
+        if not name.startswith("run:"):
+            return name
+        wanted = lineup.frozen(name)
+        return str(dataclasses.replace(wanted, step=str(pick(runs.find(wanted.run), wanted.step))))
+
+    return ",".join("~".join("+".join(map(pin, lineup.pool(part))) for part in entry.split("~")) for entry in lineup.split(text))
+
+
 class Pool(Policy):
     """Several policies for one seat: each plays an equal part of the parallel games, its lanes.
 
@@ -74,6 +87,9 @@ class Pool(Policy):
     def check(self, game: Game, seats: tuple[int, ...]) -> None:
         for member in self.members:
             member.check(game, seats)
+
+    def greedy(self) -> "Pool":
+        return Pool(tuple(member.greedy() for member in self.members), self.rotation, self.inner)
 
     def initial_memory(self) -> Memory:
         """Of one game, with room for whoever plays it."""
@@ -108,12 +124,12 @@ class Pool(Policy):
         """The lanes of one member: [E, ...] -> [E / members, ...]."""
         turns = leaf.shape[0] // (len(self.members) * self.inner)
         lanes = leaf.reshape(turns, len(self.members), self.inner, *leaf.shape[1:])
-        return lanes[:, member].reshape(-1, *leaf.shape[1:])
+        return lanes[:, member].reshape(turns * self.inner, *leaf.shape[1:])  # no -1: a memory may have no numbers at all
 
     def _join(self, leaves: Sequence[Array]) -> Array:
-        rest = leaves[0].shape[1:]
-        lanes = [leaf.reshape(-1, 1, self.inner, *rest) for leaf in leaves]
-        return jnp.concatenate(lanes, 1).reshape(-1, *rest)
+        count, *rest = leaves[0].shape
+        lanes = [leaf.reshape(count // self.inner, 1, self.inner, *rest) for leaf in leaves]
+        return jnp.concatenate(lanes, 1).reshape(count * len(leaves), *rest)
 
 
 def rotated(policies: tuple[Seated, ...], rotation: int | Array) -> tuple[Seated, ...]:

@@ -6,6 +6,7 @@ results (fresh starts, rotating pools, schedules) happens at fixed updates. So a
 """
 
 import contextlib
+import dataclasses
 import os
 import platform
 import signal
@@ -21,15 +22,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from otherminds import checkpoint, runs
+from otherminds import checkpoint, runs, seats
 from otherminds.config import BadInput, Train, require
-from otherminds.curves import Curves
+from otherminds.curves import Curves, check_wandb
 from otherminds.evaluate import play_episodes
 from otherminds.progress import TrainingView
 from otherminds.updates import CALL, Carry, Compiled, OnHost, Setup, policies_at, prepare
 
 CALL_SECONDS = 1.0  # how long a call should last, so that a stopped run stops soon
 SCORE_UPDATES = 16  # over how many updates the reward is averaged that decides which checkpoint is best
+LONGEST_NAME = 100  # letters of a name we make up; most systems take 255
 EVALUATION = 1  # what a key derived from a seed is for
 
 
@@ -43,24 +45,33 @@ class Stopped(Exception):
 
 def train(config: Train, *, folder: Path | None = None, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train as the config says; what `train --json` prints. The folder of the run must not hold another."""
+    config = dataclasses.replace(config, seats=seats.pinned(config.seats))
     setup = prepare(config)
     folder = folder or runs.folder_of(config.name or default_name(config))
+    _require_free(folder)
+    check_wandb(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    with runs.locked(folder):
+        _require_free(folder)  # nobody was faster
+        runs.write_config(folder, config)
+        return _run(setup, folder, say)
+
+
+def _require_free(folder: Path) -> None:
+    """Refuse a folder that holds anything; what a process left that died before it wrote its config is nothing."""
     if (folder / "config.json").exists():
         raise BadInput(f"{folder} holds a run already: otherminds resume {folder}, or give another --name")
+    nothing = {".lock", ".config.json.part"}
     require(
-        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
+        not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= nothing),
         f"{folder} exists and is no run: give another --name",
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    runs.write_config(folder, config)
-    with runs.locked(folder):
-        return _run(setup, folder, say)
 
 
 def default_name(config: Train) -> str:
     """A name for a run that was given none."""
     words = f"{config.seats}-{config.game}"
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in words)
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in words)[:LONGEST_NAME]
 
 
 def resume(run: str, *, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -79,7 +90,7 @@ def _run(setup: Setup, folder: Path, say: Callable[[str], None]) -> dict[str, An
         known = checkpoint.steps(folder)
         saved = f"the checkpoint at step {known[-1]:,} is safe" if known else "there was no checkpoint yet"
         reason = error.strerror or error
-        raise Stopped(f"{folder}: {reason}; {saved}; when there is room again: otherminds resume {folder}", 1) from error
+        raise Stopped(f"{folder}: {reason}; {saved}; when that is mended: otherminds resume {folder}", 1) from error
     finally:
         session.close()
 
@@ -111,6 +122,7 @@ class Session:
 
     def go(self) -> dict[str, Any]:
         carry = self._begin()
+        self._require_alive(carry)
         if self.update >= self.config.updates and (self.folder / "result.json").exists():
             self.say(f"{self.folder} is finished: {self.update * self.config.steps_per_update:,} steps")
             return runs.read_json(self.folder / "result.json")
@@ -145,8 +157,7 @@ class Session:
                 if over or stop or time.perf_counter() - saved >= self.config.checkpoint_every:
                     self._save(carry)
                     saved = time.perf_counter()
-                if not alive.any():
-                    raise Stopped(f"{self.folder}: no seed is left that is finite: {self._obituary()}", 1)
+                self._require_alive(carry)
                 if stop and not over:
                     step = self.update * self.config.steps_per_update
                     raise Stopped(f"{self.folder}: stopped and saved at step {step:,}; otherminds resume {self.folder}", stop[0])
@@ -158,7 +169,8 @@ class Session:
         if found is None:
             self.metrics.cut(0)
             self.timing.cut(0)
-            self.curves = Curves(self.folder, self.config, resumed_at=None)
+            checkpoint.cut(self.folder, 0)
+            self.curves = Curves(self.folder, self.config, after=0)
             return self.engine.first()
         step, facts = found
         self.update, self.phase = facts["update"], facts["phase"]
@@ -168,12 +180,10 @@ class Session:
         self.best = tuple(facts["best"]) if facts["best"] else None
         self.metrics.cut(facts["metrics_bytes"])
         self.timing.cut(facts["timing_bytes"])
-        for later in checkpoint.steps(self.folder):
-            if later > step:
-                checkpoint.remove(self.folder, later)
+        checkpoint.cut(self.folder, step)
         self._warn_of_changes()
         if self.update < self.config.updates:
-            self.curves = Curves(self.folder, self.config, resumed_at=step)
+            self.curves = Curves(self.folder, self.config, after=step)
             self.say(f"{self.folder}: going on at step {step:,} of {self.config.steps:,}")
             if self.setup.game.on_host:
                 self.say(f"{self.config.game} is stepped on the host and cannot be saved: its episodes begin anew")
@@ -269,8 +279,10 @@ class Session:
             "the update is discarded and the seed stays as it was before"
         )
 
-    def _obituary(self) -> str:
-        return "; ".join(f"seed {f['seed']} at update {f['update']} ({f['metric']})" for f in self.frozen)
+    def _require_alive(self, carry: Carry) -> None:
+        if not np.asarray(carry.alive).any():
+            deaths = "; ".join(f"seed {f['seed']} at update {f['update']} ({f['metric']})" for f in self.frozen)
+            raise Stopped(f"{self.folder}: no seed is left that is finite: {deaths}", 1)
 
     def _write(self, rows: list[dict[str, Any]], spent: float, count: int) -> None:
         self.metrics.write(rows)
@@ -302,6 +314,8 @@ class Session:
             "metrics_bytes": self.metrics.size(),
             "timing_bytes": self.timing.size(),
         }
+        if self.curves:
+            self.curves.flush()
         checkpoint.save(self.folder, step, carry, facts)
         checkpoint.prune(self.folder, self.config.keep, [self.best[1]] if self.best else [])
 
@@ -364,7 +378,10 @@ def _signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         asked.append(128 + number)
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    hang_up = getattr(signal, "SIGHUP", None)  # a terminal that was closed; Windows has none
+    if hang_up and signal.getsignal(hang_up) != signal.SIG_IGN:  # started with nohup, a run goes on
+        kinds.append(hang_up)
     before = {kind: signal.signal(kind, handle) for kind in kinds}
     try:
         yield asked

@@ -6,7 +6,7 @@ Learners are found in the seats; nothing here names one. Each seed is a pure fun
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -19,10 +19,12 @@ from otherminds.games import make
 from otherminds.games.base import Game
 from otherminds.learners import LEARNERS
 from otherminds.learners import find as find_learner
-from otherminds.learners.base import Learner
 from otherminds.returns import episode_sums
 from otherminds.rollout import Play, close, collect, refresh_bank, start
 from otherminds.types import Memory, Seated, Trajectory, of_seats
+
+if TYPE_CHECKING:
+    from otherminds.learners.base import Learner
 
 CALL = 16  # updates in one compiled call at most, and the rhythm of fresh starts and rotating pools
 BANK, PLAY = 2, 3  # what keys derived from a seed are for; learners count on from there
@@ -49,7 +51,7 @@ class Setup:
     groups: tuple[lineup.Group, ...]
 
     @cached_property
-    def learners(self) -> tuple[Learner, ...]:
+    def learners(self) -> tuple["Learner", ...]:
         return tuple(find_learner(group.learner) for group in self.groups)
 
     @property
@@ -84,6 +86,7 @@ def prepare(config: Train) -> Setup:
     require(config.evaluate_every >= 0, f"--evaluate-every is {config.evaluate_every}, expected 0 (never) or a number of steps")
     require(config.checkpoint_every > 0, f"--checkpoint-every is {config.checkpoint_every}, expected a number of seconds: 30")
     require(config.seed >= 0 and config.seed + config.seeds <= 2**32, f"--seed is {config.seed}, expected 0 to 4294967295")
+    require(config.workers >= 0, f"--workers is {config.workers}, expected 0 (this process) or more")
     game = make(config.game)
     require(
         config.workers == 0 or game.on_host,
@@ -95,8 +98,18 @@ def prepare(config: Train) -> Setup:
     groups = lineup.groups(phases, LEARNERS)
     require(bool(groups), f"nobody learns in --seats {config.seats}: name a learner ({', '.join(LEARNERS)}) in at least one seat")
     setup = Setup(config, game, phases, groups)
+    begins = [*setup.boundaries, config.updates]
+    for phase, begin, end in zip(phases, begins, begins[1:], strict=False):
+        require(
+            begin < end,
+            f"--seats: the stretch from step {phase.start} is shorter than an update of {config.steps_per_update} steps "
+            "(--parallel times --rollout), so nobody would play it: change seats later",
+        )
     for k in range(len(phases)):
-        needed = seats.lanes_needed(fixed_policies(setup, k))
+        fixed = fixed_policies(setup, k)
+        for seated in fixed:
+            seated.policy.check(game, seated.seats)
+        needed = seats.lanes_needed(fixed)
         require(
             config.parallel % needed == 0,
             f"--parallel {config.parallel} games cannot be shared equally by the pools: "
@@ -178,22 +191,33 @@ def one_update(setup: Setup, phase: int, fixed: tuple[Seated, ...], carry: Carry
     ), metrics
 
 
-def learn(setup: Setup, phase: int, carry: Carry, rows: Trajectory, memories: tuple[Memory, ...]) -> tuple[Carry, dict[str, Any]]:
-    """What the learners make of a rollout. Each has a key of its own, so that their order does not matter."""
-    key = jax.random.fold_in(carry.key, 0)
+def learn(
+    setup: Setup,
+    phase: int,
+    carry: Carry,
+    rows: Trajectory,
+    memories: tuple[Memory, ...],
+    order: tuple[int, ...] | None = None,
+) -> tuple[Carry, dict[str, Any]]:
+    """What the learners make of a rollout, in this `order` of them if one is given: it must not matter."""
+    active = setup.active(phase)
     states, logged = list(carry.learners), {}
-    for place, k in enumerate(setup.active(phase)):
-        own = of_seats(rows, setup.groups[k].seats, memories[place])
-        learner_key = jax.random.fold_in(carry.key, PLAY + 1 + k)
-        states[k], logged[str(k)] = setup.learners[k].update(carry.learners[k], own, learner_key)
+    for k in order or active:
+        own = of_seats(rows, setup.groups[k].seats, memories[active.index(k)])
+        states[k], logged[str(k)] = setup.learners[k].update(carry.learners[k], own, learner_key(carry, k))
     finite = jnp.bool_(True)
     for leaf in jax.tree.leaves((states, logged)):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             finite &= jnp.isfinite(leaf).all()
     played, earned, lasted = rewards_of(setup.game, rows, carry)
     alive = carry.alive & finite
-    after = Carry(tuple(states), carry.play, earned, lasted, key, alive)
+    after = Carry(tuple(states), carry.play, earned, lasted, jax.random.fold_in(carry.key, 0), alive)
     return after, {"seats": played, "learners": logged, "alive": alive, "was_alive": carry.alive}
+
+
+def learner_key(carry: Carry, k: int) -> PRNGKeyArray:
+    """The randomness of one learner in this update: its own, whoever learned before it."""
+    return jax.random.fold_in(carry.key, PLAY + 1 + k)
 
 
 def rewards_of(game: Game, rows: Trajectory, carry: Carry) -> tuple[dict[str, Array], Array, Array]:
@@ -276,13 +300,15 @@ class Compiled:
         pass
 
 
+_learn = eqx.filter_jit(learn)
+
+
 class OnHost(Compiled):
     """The same for games that are stepped in Python: they cannot be saved, so a resumed run opens new ones."""
 
     def __init__(self, setup: Setup):
         super().__init__(setup)
         self.plays: list[Play] = []
-        self.update = eqx.filter_jit(learn)
 
     def like(self, phase: int) -> Carry:
         return self.first()
@@ -319,7 +345,7 @@ class OnHost(Compiled):
         setup, play = self.setup, self.plays[k]
         policies = policies_at(setup, phase, carry.learners, fixed)
         self.plays[k], rows = collect(setup.game, policies, play, setup.config.rollout, final=setup.game.truncates)
-        after, metrics = self.update(setup, phase, carry, rows, play.memories)
+        after, metrics = _learn(setup, phase, carry, rows, play.memories)
         return jax.tree.map(
             lambda new, old: jnp.where(after.alive, new, old), after, eqx.tree_at(lambda c: c.alive, carry, after.alive)
         ), metrics

@@ -207,6 +207,38 @@ def test_a_prosocial_seat_counts_what_the_others_earn_after_it_left():
     np.testing.assert_array_equal(gone, rows.terminated)
 
 
+def test_a_unit_that_falls_early_is_credited_with_what_its_team_earns_later():
+    """smax-3m, undiscounted: at a fallen unit's last step the return is all that its team earns until the episode ends."""
+    from otherminds.returns import lambda_returns
+
+    sizes = dataclasses.replace(SIZES, rollout=60)
+    _, _, rows = played("ppo", "jaxmarl:smax-3m", sizes)
+    last_value = jnp.full(rows.last.present.shape, 1000.0)  # must not enter: the episodes looked at have ended
+    targets = lambda_returns(
+        *(rows.reward, rows.value, last_value, rows.value, rows.present, rows.last.present, rows.terminated, rows.truncated),
+        discount=1.0,
+        trace=1.0,
+    )
+    reward, present, first = (np.asarray(x) for x in (rows.reward, rows.present, rows.first))
+    ended = np.concatenate([first[1:], np.asarray(rows.last.first)[None]])
+    fell, earned_later = 0, 0
+    for game in range(sizes.parallel):
+        start = 0
+        for end in np.flatnonzero(ended[:, game] & ~np.asarray(rows.truncated)[:, game]):
+            for unit in range(3):
+                here = np.flatnonzero(present[start : end + 1, game, unit]) + start
+                if here[-1] < end:
+                    fell += 1
+                    later = reward[here[-1] + 1 : end + 1, game, unit].sum()
+                    earned_later += later > 0
+                    np.testing.assert_allclose(
+                        targets.returns[here[-1], game, unit], reward[here[-1] : end + 1, game, unit].sum(), atol=1e-4
+                    )
+            start = end + 1
+    assert fell >= 5
+    assert earned_later >= 3
+
+
 def test_data_are_cut_into_stretches_of_one_game():
     """[T=4, E=2, G=3] in stretches of 2: the first unit of seat 1 is game 0 at times 0 and 1."""
     t, e, g = jnp.meshgrid(jnp.arange(4), jnp.arange(2), jnp.arange(3), indexing="ij")

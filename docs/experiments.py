@@ -1,0 +1,161 @@
+"""The learning results in these pages, made anew: `python docs/experiments.py NAME ...`, or `--list`, or `--draw`.
+
+Each experiment trains a run, evaluates it, audits it, and leaves a small file in docs/results: figures and a curve for each seed.
+A run that was stopped is gone on with; one that is finished is only evaluated. `--draw` draws the curves into docs/pictures.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PICTURES = ROOT / "docs" / "results", ROOT / "docs" / "pictures"
+POINTS = 50  # of a curve
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run and how it is looked at."""
+
+    train: str
+    evaluate: str = ""
+
+
+def _three_stag_hunters(player: int) -> Experiment:
+    seats = ",".join("ppo" if seat == player else "nearest_stag" for seat in range(1, 5))
+    return Experiment(f"--seats {seats} --steps 1000000 --seeds 8", "--episodes 8000")
+
+
+def _segments(length: int) -> Experiment:
+    return Experiment(f"--ppo.core gru --rollout 40 --ppo.segment {length} --steps 1000000 --seeds 3")
+
+
+EXPERIMENTS = {
+    "ppo_selfplay": Experiment("--steps 2000000 --seeds 8"),
+    **{f"ppo_beside_3ns_{player}": _three_stag_hunters(player) for player in range(1, 5)},
+    "ppo_joins_late": Experiment("--seats nearest_stag~200000~ppo,ppo,ppo,ppo --steps 1000000 --seeds 4"),
+    **{f"ppo_segment_{length}": _segments(length) for length in (1, 5, 20, 40)},
+    "ppo_8x8": Experiment("--game stag_hunt-8x8-4h1s --steps 4000000 --seeds 8"),
+    "ppo_8x8_walls": Experiment("--game stag_hunt-8x8-4h1s-5b --steps 4000000 --seeds 8"),
+    "ppo_snowdrift": Experiment("--game snowdrift-4x4?horizon=50 --steps 2000000 --seeds 8"),
+    "ppo_pennies": Experiment("--game matrix-matching_pennies --steps 1000000 --seeds 4"),
+    "ppo_exploits_pennies_1": Experiment("--game matrix-matching_pennies --seats run:ppo_pennies,ppo --steps 1000000 --seeds 4"),
+    "ppo_exploits_pennies_2": Experiment("--game matrix-matching_pennies --seats ppo,run:ppo_pennies --steps 1000000 --seeds 4"),
+    "mappo_spread": Experiment("--game jaxmarl:MPE_simple_spread_v3 --seats mappo --steps 3000000 --seeds 8"),
+    "mappo_3m": Experiment("--game jaxmarl:smax-3m --seats mappo --steps 3000000 --seeds 8"),
+}
+
+
+def otherminds(*arguments: str) -> str:
+    command = [sys.executable, "-m", "otherminds", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def run(name: str) -> None:
+    experiment, folder = EXPERIMENTS[name], ROOT / "runs" / name
+    began = (folder / "config.json").exists()
+    if not (folder / "result.json").exists():
+        otherminds(*(["resume", name] if began else ["train", "--name", name, *experiment.train.split()]), "--json")
+    trained = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    evaluated = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--json"))
+    audit = subprocess.run(
+        [sys.executable, "-m", "otherminds", "audit", name, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    checks = json.loads(audit.stdout)["checks"]
+    result = {
+        "command": f"otherminds train --name {name} {experiment.train}",
+        "evaluation": f"otherminds evaluate {name} {experiment.evaluate}".strip(),
+        "train": trained,
+        "evaluate": evaluated,
+        "audit": {"failed": [check["name"] for check in checks if check["passed"] is False], "checks": len(checks)},
+        **curves(folder),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    print(name, evaluated["reward"]["mean"], evaluated.get("iqm"), evaluated.get("win_rate"), flush=True)
+
+
+def curves(folder: Path) -> dict[str, Any]:
+    """Mean reward of the learning seats of each seed in POINTS stretches of the run, and the losses by seat at its end."""
+    with open(folder / "metrics.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    learned = [row for row in rows if "data_seat" in row["metrics"]]
+    last = max(row["update"] for row in learned)
+    points: dict[int, dict[int, list[float]]] = {}
+    won: dict[int, dict[int, list[float]]] = {}
+    for row in learned:
+        stretch = (row["update"] - 1) * POINTS // last
+        for metric, found in (("reward", points), ("won", won)):
+            if metric in row["metrics"]:
+                found.setdefault(row["seed"], {}).setdefault(stretch, []).append(row["metrics"][metric])
+    ending = [row for row in learned if row["update"] > 0.95 * last]
+    seats = sorted({row["seat"] for row in learned})
+    final = {
+        name: [
+            _mean([row["metrics"][name] for row in ending if row["seat"] == seat and name in row["metrics"]]) for seat in seats
+        ]
+        for name in ("value_loss", "policy_loss", "entropy", "explained_variance")
+    }
+    return {
+        "steps": max(row["step"] for row in rows),
+        "curves": {str(seed): [_mean(found.get(k, [])) for k in range(POINTS)] for seed, found in points.items()},
+        "won": {str(seed): [_mean(found.get(k, [])) for k in range(POINTS)] for seed, found in won.items()},
+        "final": {"seats": [seat + 1 for seat in seats], **final},
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(f"{sum(values) / len(values):.5g}") if values else None
+
+
+def draw() -> None:
+    """One picture of all learning curves there are, one line a seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    known = [name for name in EXPERIMENTS if (RESULTS / f"{name}.json").exists()]
+    rows = -(-len(known) // 4)
+    figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.6 * rows), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(known) :]:
+        axis.remove()
+    for axis, name in zip(axes.flat, known, strict=False):
+        found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for curve in found["curves"].values():
+            steps = [(k + 0.5) / POINTS * found["steps"] / 1e6 for k in range(POINTS)]
+            axis.plot(steps, [float("nan") if y is None else y for y in curve], linewidth=1)
+        axis.set_title(name.replace("_", " "), fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+    figure.supxlabel("million game steps", fontsize=9)
+    figure.supylabel("mean reward of the learning seats, a line for each seed", fontsize=9)
+    PICTURES.mkdir(exist_ok=True)
+    figure.savefig(PICTURES / "learning.png", dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="experiments to run; all that have no result yet if none is named")
+    parser.add_argument("--list", action="store_true", help="only show them")
+    parser.add_argument("--draw", action="store_true", help="only draw the curves")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(EXPERIMENTS)
+    if unknown:
+        parser.error(f"no experiment {', '.join(sorted(unknown))}: choose from {', '.join(EXPERIMENTS)}")
+    if options.list:
+        for name, experiment in EXPERIMENTS.items():
+            print(f"{name:<24} otherminds train --name {name} {experiment.train}")
+    elif options.draw:
+        draw()
+    else:
+        for name in options.names or [name for name in EXPERIMENTS if not (RESULTS / f"{name}.json").exists()]:
+            run(name)
+
+
+if __name__ == "__main__":
+    main()
