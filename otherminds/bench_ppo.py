@@ -59,6 +59,7 @@ def bench_ppo(options: Bench) -> dict[str, Any]:
         not options.games and options.parallel == Bench.parallel,
         "--games and --parallel are for `otherminds bench games`: bench ppo has games and sizes of its own",
     )
+    jax.config.update("jax_enable_compilation_cache", False)  # or times to compile would be times to find what was kept
     if options.peer:
         load_peer(options.peer)  # what is missing should be said now, not after minutes
     return {
@@ -168,7 +169,7 @@ def measure_time(reward: float, steps: int) -> dict[str, Any]:
     config = Train(steps=steps)
     last_seat = make(config.game).seats - 1
     begin = time.perf_counter()
-    with _typed(steps) as rows:
+    with watched(steps) as rows:
         for row in track(rows, f"training until a reward of {reward}", total=config.updates * (last_seat + 1)):
             rewards += [row["metrics"]["reward"]] if "reward" in row["metrics"] else []
             if row["seat"] == last_seat and rewards:
@@ -181,7 +182,7 @@ def measure_time(reward: float, steps: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _typed(steps: int) -> Iterator[Iterator[dict[str, Any]]]:
+def watched(steps: int) -> Iterator[Iterator[dict[str, Any]]]:
     """The rows of metrics that `otherminds train` writes in a process of its own, as they come; it ends with this context."""
     with tempfile.TemporaryDirectory() as place:
         run, said = Path(place, "run"), Path(place, "said.txt")

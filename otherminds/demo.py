@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from otherminds.evaluate import episode_rewards, estimate
 from otherminds.games import make
 from otherminds.games.base import Game
 from otherminds.progress import track
-from otherminds.runs import folder_of
+from otherminds.runs import folder_of, read_config
 from otherminds.train import train
 from otherminds.types import Seated
 
@@ -36,14 +36,17 @@ def run_demo(options: Demo) -> None:
     require(options.episodes > 1, f"--episodes is {options.episodes}, expected at least 2")
     require(options.steps > 0, f"--steps is {options.steps}, expected at least 1: --steps 200000")
     folder = folder_of(options.name)
+    learned = folder / "ppo"
+    if _of_a_demo(learned):
+        shutil.rmtree(learned)
+    require(not learned.exists(), f"{learned} exists and is not of a demo: give another --name")
     folder.mkdir(parents=True, exist_ok=True)
     game, begin = make(GAME), time.perf_counter()
     lines: list[dict[str, Any]] = []
     for lineup in track(LINEUPS, f"{GAME}, {options.episodes:,} episodes each"):
         lines.append(_line(lineup, game, seats.resolve(game, lineup), options))
-    learned = folder / "ppo"
-    shutil.rmtree(learned, ignore_errors=True)  # of an earlier demo
-    trained = train(Train(game=GAME, steps=options.steps, seed=options.seed, tensorboard=False), folder=learned)
+    say = Console(stderr=True, soft_wrap=True).print
+    trained = train(Train(game=GAME, steps=options.steps, seed=options.seed, tensorboard=False), folder=learned, say=say)
     policies = seats.resolve(game, f"run:{learned}")
     who = f"ppo, {trained['steps']:,} steps in {trained['seconds']:.0f} s"
     lines.append(_line(who, game, policies, options))
@@ -55,6 +58,13 @@ def run_demo(options: Demo) -> None:
         print(json.dumps(result))
     else:
         _show(result, folder)
+
+
+def _of_a_demo(folder: Path) -> bool:
+    """Whether a run is what an earlier demo left, whatever its steps and seed: that may go, and nothing else."""
+    if not (folder / "config.json").is_file():
+        return False
+    return replace(read_config(folder), steps=1, seed=0) == replace(Train(), game=GAME, steps=1, tensorboard=False)
 
 
 def _line(name: str, game: Game, policies: tuple[Seated, ...], options: Demo) -> dict[str, Any]:

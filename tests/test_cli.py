@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from otherminds import cli, runs
+from otherminds import cli, demo, runs
 from otherminds.config import MAPPO, PPO, Evaluate, Resume, Train
 
 from small_runs import SMALL, child, command_line, content, outcome
@@ -111,12 +111,27 @@ def test_audit_prints_one_object():
 
 
 def test_demo_leaves_a_replay(tmp_path):
-    result = otherminds("demo", "--episodes", "64", "--json", cwd=tmp_path)
+    result = otherminds("demo", "--episodes", "64", "--steps", "2560", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
-    assert len(found["lineups"]) == 6
+    assert len(found["lineups"]) == 7
     assert (tmp_path / "runs" / "demo" / "replay.gif").exists()
     assert json.loads((tmp_path / "runs" / "demo" / "result.json").read_text()) == found
+
+
+def test_a_demo_removes_nothing_but_an_earlier_demo(tmp_path, monkeypatch, capsys):
+    """It removed whatever lay in the folder `ppo` of the place it was given."""
+    thesis = tmp_path / "ppo" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("all of it")
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            called(monkeypatch, "demo", "--name", tmp_path)
+        assert "exists and is not of a demo: give another --name" in capsys.readouterr().err
+        assert thesis.exists()
+        runs.write_config(thesis.parent, Train())  # a run, and still not a demo's
+    runs.write_config(thesis.parent, dataclasses.replace(Train(), tensorboard=False, steps=7, seed=7))
+    assert demo._of_a_demo(thesis.parent)
 
 
 def parsed(monkeypatch, *arguments):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from otherminds.networks import Convolution, Core, Dense, Torso, generator, orthogonal, stack, unroll
+from otherminds.networks import Convolution, Core, Dense, Torso, generator, orthogonal, product, stack, unroll
 
 
 @pytest.fixture
@@ -25,6 +25,20 @@ def test_the_same_key_gives_the_same_weights():
     one, two, other = (Dense.make(generator(jax.random.key(seed)), 4, 4).weight for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, two)
     assert (one != other).any()
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (4, 1)])
+def test_the_derivative_of_a_product_is_what_it_would_be_by_itself(shape):
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, weight, change = (
+        jax.random.normal(key, size) for key, size in zip(keys, ((7, shape[0]), shape, (7, shape[1])), strict=True)
+    )
+
+    def derivatives(function):
+        return jax.grad(lambda x, weight: (function(x, weight) * change).sum(), (0, 1))(x, weight)
+
+    for own, expected in zip(derivatives(product), derivatives(jnp.matmul), strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-5)
 
 
 def test_nine_shifts_are_a_convolution(random):
