@@ -120,8 +120,9 @@ def draw() -> None:
     from matplotlib import pyplot
 
     known = [name for name in EXPERIMENTS if (RESULTS / f"{name}.json").exists()]
-    rows = -(-len(known) // 4)
-    figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.6 * rows), squeeze=False, layout="constrained")
+    columns = min(4, len(known))
+    rows = -(-len(known) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(3.5 * columns, 1 + 2.4 * rows), squeeze=False, layout="constrained")
     for axis in axes.flat[len(known) :]:
         axis.remove()
     for axis, name in zip(axes.flat, known, strict=False):
@@ -133,7 +134,7 @@ def draw() -> None:
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     figure.supxlabel("million game steps", fontsize=9)
-    figure.supylabel("mean reward of the learning seats, a line for each seed", fontsize=9)
+    figure.supylabel("mean reward, a line for each seed", fontsize=9)
     PICTURES.mkdir(exist_ok=True)
     figure.savefig(PICTURES / "learning.png", dpi=110)
 

@@ -117,7 +117,7 @@ def seat_partners(game: Game, seat: int, partners: str | Policy | Sequence[str |
 @functools.lru_cache
 def _named_policy(game: Game, entry: str, group: int) -> Policy:
     """Environments with the same partners hold the same policy, and so share compiled programs."""
-    return seats.seat_policy(game, entry, group)
+    return seats.seat_policy(game, entry, group=group)
 
 
 class _Given(Policy):
