@@ -52,12 +52,12 @@ def test_episodes_that_can_last_for_ever_are_not_chosen_by_how_short_they_are(mo
 
     15 episodes of 16 are those of the first 15 games, however long. Members of a pool keep their games: hunters of hares earn.
     """
-    game = make("stag_hunt-4x4-4h1s")
-    policies = seats.resolve(game, "random+nearest_hare,random,random,random")
+    game = make("stag_hunt?height=3&width=3&players=2&hares=2")
+    policies = seats.resolve(game, "random+nearest_hare,random")
     key = jax.random.key(0)
     monkeypatch.setattr(StagHunt, "longest", None)
     many, few = play_episodes(game, policies, 16, key), play_episodes(game, policies, 15, key)
-    assert many.reward.shape == (16, 4)
+    assert many.reward.shape == (16, 2)
     np.testing.assert_array_equal(few.reward, many.reward[:15])
     np.testing.assert_array_equal(few.length, many.length[:15])
     assert many.length.tolist() != sorted(many.length.tolist())

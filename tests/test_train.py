@@ -317,18 +317,21 @@ def test_names_that_are_made_up():
 
 @pytest.fixture
 def poison(monkeypatch, one_by_one):
-    """Let the next update of some seeds overflow in the second seat: a critic that is finite, and so large that its square is
-    not. Gives what the learners were when that happened. The program stays the same."""
+    """Let the 6th update of some seeds overflow in the second seat: a critic that is finite, and so large that its square is not.
 
-    def spoil(places, at=5):
+    Before the 11th it is small again: a seed that is frozen must not thaw. Gives what the learners are then. The program stays
+    the same.
+    """
+
+    def spoil(places):
         plain, held = updates.Compiled.before, {}
 
         def before(self, carry, phase, update):
             carry = plain(self, carry, phase, update)
-            if update == at and not held:
+            if update in (5, 10):
                 bias = carry.learners[0].network.critic.bias
-                spoiled = bias.at[jnp.array(places), 1].set(3e38)
-                carry = eqx.tree_at(lambda c: c.learners[0].network.critic.bias, carry, spoiled)
+                changed = bias.at[jnp.array(places), 1].set(3e38 if update == 5 else 0.0)
+                carry = eqx.tree_at(lambda c: c.learners[0].network.critic.bias, carry, changed)
                 held.update(checkpoint.named(carry.learners))
             return carry
 
@@ -427,9 +430,7 @@ def test_the_learner_of_the_last_stretch_is_the_one_that_is_loaded(tmp_path):
 
 def test_games_on_the_host_train_save_go_on_and_are_evaluated(tmp_path, monkeypatch, one_by_one, notes):
     """Not stopped, such a run is a function of its settings; going on, it says that it is not."""
-    config = small(
-        game="pettingzoo:parallel_games:Small?length=3", seats="ppo,random,ppo", seeds=2, parallel=4, steps=16 * 6, workers=2
-    )
+    config = small(game="pettingzoo:parallel_games:Small?length=3", seats="ppo,random,ppo", seeds=2, parallel=4, steps=16 * 6)
     train(config, folder=tmp_path / "whole", say=silent)
     with killed_at(monkeypatch, checkpoint, "save", 3):
         train(config, folder=tmp_path / "cut", say=silent)

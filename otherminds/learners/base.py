@@ -357,5 +357,8 @@ def rescale(head: Dense, old: Scale, new: Scale) -> Dense:
 
 
 def for_seats(function: Callable[..., Any], share: bool, *axes: int, out: int) -> Callable[..., Any]:
-    """`function(module, *arrays)` for all seats, with one module for all or one for each; `axes` say where seats stand."""
-    return jax.vmap(function, (None if share else 0, *axes), out)
+    """`function(module, *arrays)` for all seats, with one module for all or one for each; `axes` say where seats stand.
+
+    A module takes any leading axes, so one for all needs no mapping: a single large product is faster than one for each seat.
+    """
+    return function if share else jax.vmap(function, (0, *axes), out)

@@ -235,8 +235,9 @@ def replay(network: Networks, part: Batch, config: MAPPO, game: Game) -> tuple[A
             nothing = jnp.zeros((*part.present.shape, 0))
             raw = network.act(nothing, game.scaled(part.observation), part.present)[1]
             return raw, network.judge(nothing, seen, part.present)[1]
-        by_time = (x.swapaxes(0, 1) for x in (game.scaled(part.observation), seen, part.fresh, part.present))
+        time = part.present.ndim - 1
+        by_time = (jnp.moveaxis(x, time, 0) for x in (game.scaled(part.observation), seen, part.fresh, part.present))
         _, raw, value = network.through(part.memory, *by_time)
-        return raw.swapaxes(0, 1), value.swapaxes(0, 1)
+        return jnp.moveaxis(raw, 0, time), jnp.moveaxis(value, 0, time)
 
     return for_seats(one, config.share, 0, 0, out=0)(network, part, seen)

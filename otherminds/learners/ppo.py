@@ -220,8 +220,9 @@ def replay(network: ActorCritic, part: Batch, config: PPO, game: Game) -> tuple[
     def one(network: ActorCritic, part: Batch) -> tuple[Array, Array]:
         if config.core == "none":
             return network.step(jnp.zeros((*part.present.shape, 0)), game.scaled(part.observation), part.present)[1:]
-        observation, fresh, present = (x.swapaxes(0, 1) for x in (part.observation, part.fresh, part.present))
+        time = part.present.ndim - 1
+        observation, fresh, present = (jnp.moveaxis(x, time, 0) for x in (part.observation, part.fresh, part.present))
         _, raw, value = network.through(part.memory, game.scaled(observation), fresh, present)
-        return raw.swapaxes(0, 1), value.swapaxes(0, 1)
+        return jnp.moveaxis(raw, 0, time), jnp.moveaxis(value, 0, time)
 
     return for_seats(one, config.share, 0, out=0)(network, part)
