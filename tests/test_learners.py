@@ -288,6 +288,8 @@ def test_a_scale_ignores_the_absent_and_a_rescaled_head_says_the_same():
         ({"hidden": (0,)}, "hidden"),
         ({"discount": 1.5}, "discount is 1.5"),
         ({"clip": 0.0}, "clip is 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"entropy_final": -0.1}, "entropy_final is -0.1"),
     ],
 )
 @pytest.mark.parametrize("name", LEARNERS)

@@ -1,6 +1,7 @@
 """What a learner is, and what learners share: how data are cut and gone through, schedules, the scale of values, metrics."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -74,9 +75,14 @@ def check_shares(owner: str, settings: Any, options: tuple[str, ...]) -> None:
     for option in options:
         number = getattr(settings, option)
         require(0 <= number <= 1, f"--{owner}.{option} is {number}, expected a number from 0 to 1")
-    for option in ("clip", "max_gradient"):
+    for option in ("clip", "value_clip", "max_gradient"):
         number = getattr(settings, option)
-        require(number > 0, f"--{owner}.{option} is {number}, expected a positive number: 0.5")
+        fits = number is None or 0 < number < math.inf
+        require(fits, f"--{owner}.{option} is {number}, expected a positive number: 0.5")
+    for option in ("learning_rate", "learning_rate_final", "entropy", "entropy_final", "value_weight"):
+        number = getattr(settings, option)
+        fits = number is None or 0 <= number < math.inf
+        require(fits, f"--{owner}.{option} is {number}, expected 0 or a positive number: 0.001")
 
 
 def _divisor_near(number: int, wanted: int) -> int:
