@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from otherminds import config
-from otherminds.config import Audit, BadInput, Bench, Demo, Evaluate, List, Resume, Train, Watch
+from otherminds.config import Audit, BadInput, Bench, Demo, Evaluate, List, Resume, Train, Watch, closest
 
 if TYPE_CHECKING:
     from otherminds.render import Episode
@@ -279,10 +279,12 @@ def audit(options: Audit) -> None:
     from otherminds.audit_run import audit_run
     from otherminds.games import BRIDGES, GAMES, make
     from otherminds.progress import track
-    from otherminds.runs import find, write_json
+    from otherminds.runs import beside, folder_of, write_json
 
     name = options.target.partition("?")[0]
-    folder = None if name in GAMES or name.partition(":")[0] in BRIDGES else find(options.target)
+    folder = None if name in GAMES or name.partition(":")[0] in BRIDGES else folder_of(options.target)
+    if folder and not (folder / "config.json").is_file():
+        raise BadInput(f"'{options.target}' is neither a game nor a run: {closest(options.target, [*GAMES, *beside(folder)])}")
     found = audit_run(folder) if folder else audit_game(make(options.target), options.seed)
     checks = []
     console = Console()

@@ -20,11 +20,16 @@ def folder_of(name: str) -> Path:
     return Path(name) if separated or Path(name).is_absolute() else Path("runs") / name
 
 
+def beside(folder: Path) -> list[str]:
+    """The names of runs in the same place."""
+    return [path.parent.name for path in folder.parent.glob("*/config.json")] if folder.parent.is_dir() else []
+
+
 def find(name: str) -> Path:
     """The folder of a run that exists."""
     folder = folder_of(name)
     if not (folder / "config.json").is_file():
-        known = [path.parent.name for path in folder.parent.glob("*/config.json")] if folder.parent.is_dir() else []
+        known = beside(folder)
         hint = closest(folder.name, known) if known else f"{folder.parent}{os.sep} holds no runs"
         raise BadInput(f"no run '{name}' ({folder}): {hint}")
     return folder

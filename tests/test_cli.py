@@ -64,7 +64,7 @@ def test_watch_writes_what_it_was_asked_for(tmp_path):
         (["demo", "--name", ".."], "'..' is no name of a run"),
         (["demo", "--name", f"{__file__}/x"], "otherminds:"),
         (["bench", "games", "--games", "pettingzoo:parallel_games:Small"], "no PettingZoo game|only compiled games"),
-        (["audit", "nothing"], "choose from"),
+        (["audit", "nothing"], "neither a game nor a run: choose from"),
         (["bench", "games", "--parallel", "0"], "--parallel is 0"),
         (["watch", "--sets", "random"], "--seats"),
         (["bench", "trains"], "games"),
