@@ -31,6 +31,29 @@ def bench_games(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def bench_ppo(found: dict[str, Any]) -> str:
+    lines = [
+        "| training | parallel games | seats | game steps/s | × JaxMARL IPPO | compile s | memory MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    spread = found["simple_spread"]
+    rows = [(f"`{row['game']}`", row, "") for row in found["growth"]]
+    rows += [(f"simple_spread, {name} parameters", spread[name], spread[f"ratio_{name}"]) for name in ("shared", "own")]
+    for name, row, ratio in [*rows, ("simple_spread, JaxMARL IPPO", spread["peer"], "")]:
+        cells = [name, row["parallel"], row["seats"], f"{row['game_steps_per_s']:,}", ratio, row["compile_s"], row["memory_mb"]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    update, reached, machine = found["update"], found["time_to_reward"], found["machine"]
+    lines.append(
+        f"\nFrom typing `otherminds train` to a mean reward of {reached['reward']} on {reached['game']}, with nothing "
+        f"compiled before: {reached['seconds']} s, {reached['steps']:,} game steps. "
+        f"There {update['rollout_share']:.0%} of an update is play and {update['learning_share']:.0%} learning, "
+        f"whose matrix products reach {update['achieved_gflop_per_s']:.0f} of the "
+        f"{update['peak_gflop_per_s']:.0f} GFLOP/s of a large product ({update['share_of_peak']:.0%}); peak memory "
+        f"{update['peak_memory_mb']:,} MB. {machine['cores']} cores, Python {machine['python']}, jax {machine['jax']}."
+    )
+    return "\n".join(lines)
+
+
 def learning(learner: str) -> str:
     """One row for each experiment of a learner that has been run."""
     lines = [
@@ -62,7 +85,7 @@ def interval(part: dict[str, float]) -> str:
     return f"{part['mean']:.3f} [{part['low']:.3f}, {part['high']:.3f}]"
 
 
-TABLES: dict[str, Callable[[Any], str]] = {"bench_games": bench_games}
+TABLES: dict[str, Callable[[Any], str]] = {"bench_games": bench_games, "bench_ppo": bench_ppo}
 LEARNING = {"learning_ppo": "ppo", "learning_mappo": "mappo"}  # tables of many files
 
 

@@ -87,8 +87,9 @@ class TrainingView:
             self.live.update(self._table(step, speed), refresh=True)
         elif now - self.shown >= self.EVERY:
             self.shown = now
-            rewards = "  ".join(f"{self.latest[seat].get('reward', float('nan')):.2f}" for seat in sorted(self.latest))
-            self.console.print(f"{self._head(step, speed)}  reward {rewards}", highlight=False, soft_wrap=True)
+            known = [f"{metrics['reward']:.2f}" for _, metrics in sorted(self.latest.items()) if "reward" in metrics]
+            rewards = "reward " + "  ".join(known) if known else "no episode over yet"
+            self.console.print(f"{self._head(step, speed)}  {rewards}", highlight=False, soft_wrap=True)
 
     def _head(self, step: int, speed: float) -> str:
         left = (self.steps - step) * self.seeds / speed if speed else 0.0
