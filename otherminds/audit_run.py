@@ -192,14 +192,17 @@ def _equal_configs(evidence: Evidence) -> Check:
 
 
 def _no_collapse(evidence: Evidence) -> Check:
-    """The reward at the end is not far below the best it ever was."""
+    """The reward at the end is not far below the best it was since seats last changed, as a share of what the whole run gained.
+
+    Of the whole run, because a learner that joins those who can play already may gain next to nothing.
+    """
     setup = evidence.setup
-    begin = setup.boundaries[evidence.phase]
     by_update: dict[int, list[float]] = {}
     for row in evidence.learned_rows:
-        if row["update"] > begin and "reward" in row["metrics"]:
+        if "reward" in row["metrics"]:
             by_update.setdefault(row["update"], []).append(row["metrics"]["reward"])
-    rewards = np.array([np.mean(by_update[update]) for update in sorted(by_update)])
+    updates = [update for update in sorted(by_update) if update > setup.boundaries[evidence.phase]]
+    rewards = np.array([np.mean(by_update[update]) for update in updates])
     if len(rewards) < 20:
         return Check("no_collapse", None, {"reason": f"only {len(rewards)} updates in which episodes ended"})
     width = max(5, len(rewards) // 10)
@@ -207,10 +210,11 @@ def _no_collapse(evidence: Evidence) -> Check:
     best = int(means.argmax())
     noise = max(np.std(rewards[-width:]), np.std(rewards[best : best + width])) / width**0.5
     peak, last = float(means.max()), float(means[-1])
-    lost, gained = peak - last, peak - float(means[0])
+    start = min(means[0], np.mean([np.mean(by_update[update]) for update in sorted(by_update)[:width]]))
+    lost, gained = peak - last, peak - float(start)
     found = {
         "peak": peak,
-        "peak_step": int(sorted(by_update)[best + width - 1] * setup.config.steps_per_update),
+        "peak_step": int(updates[best + width - 1] * setup.config.steps_per_update),
         "final": last,
         "lost_share_of_gain": lost / gained if gained > 0 else 0.0,
         "allowed": COLLAPSE,

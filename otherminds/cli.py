@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from otherminds import config
-from otherminds.config import Audit, BadInput, Bench, Demo, Evaluate, List, Resume, Train, Watch, closest
+from otherminds.config import Audit, BadInput, Bench, Collect, Demo, Evaluate, List, Resume, Train, Watch, closest
 
 if TYPE_CHECKING:
     from otherminds.render import Episode
@@ -28,6 +28,7 @@ def main() -> None:
         Demo: demo,
         List: list_everything,
         Watch: watch,
+        Collect: collect,
         Train: train,
         Resume: resume,
         Evaluate: evaluate,
@@ -236,6 +237,22 @@ def _note(line: str) -> None:
     from otherminds.progress import Onlooker
 
     Onlooker(stderr=True, soft_wrap=True).print(line, style="yellow", markup=False, highlight=False)
+
+
+def collect(options: Collect) -> None:
+    keep_programs()
+    from otherminds.dataset import gather, save
+
+    require = config.require
+    require(options.out.suffix == ".npz", f"--out is {options.out}, expected a name that ends in .npz: --out {options.out}.npz")
+    require(not options.out.exists(), f"{options.out} exists already: give another --out, or remove it first")
+    data = gather(options)
+    save(data, options.out)
+    result = {"data": str(options.out), "game": data.game.id, "rows": len(data), "episodes": int(data.rows.first.sum())}
+    if options.json:
+        _print_json(result)
+    else:
+        print(f"{result['rows']:,} steps of {result['episodes']:,} episodes of {data.game.id}: {options.out}")
 
 
 def evaluate(options: Evaluate) -> None:

@@ -284,6 +284,27 @@ NOT_SAVED = ("config", "json")
 
 
 @dataclass(frozen=True)
+class Collect:
+    """Play episodes and keep them as a dataset: what was seen, done and earned, and the truth behind it."""
+
+    out: Path
+    """The file to write, NAME.npz."""
+    game: str = "stag_hunt-4x4-4h1s"
+    """Id of the game, with options behind it: snowdrift-4x4?horizon=50."""
+    seats: str = "random"
+    """Who plays: one entry for all seats, or one for each with commas between; scripts, pools (a+b) and frozen policies."""
+    episodes: int = 2000
+    """Whole episodes, rounded up so that every parallel game plays equally many."""
+    parallel: int = 128
+    """Parallel games, rounded up so that every member of every pool plays equally many."""
+    meeting: int = 16
+    """Episodes for which the same partners stay together."""
+    seed: int = 0
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
 class Resume:
     """Go on with a run that was stopped or killed, as if it had never been."""
 
