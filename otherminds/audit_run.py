@@ -49,9 +49,9 @@ class Evidence:
         found = checkpoint.newest(run, print)
         require(found is not None, f"{run} has no checkpoint yet: there is nothing to audit")
         assert found is not None
-        step, facts = found
+        facts = found.facts
         engine = Compiled(setup)
-        whole = checkpoint.filled(engine.like(facts["phase"]), checkpoint.arrays_of(run, step))
+        whole = checkpoint.filled(engine.like(facts["phase"]), found.arrays)
         place = int(np.argmax(np.asarray(whole.alive)))  # the first seed that is alive, or the first
         carry = jax.tree.map(lambda leaf: leaf[place], whole)
         rows = [row for row in runs.rows(run / "metrics.jsonl") if "reward" in row["metrics"] or "data_seat" in row["metrics"]]

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from otherminds.types import Policy
 
 FORMAT = 1
 STATE, FACTS = "state.safetensors", "facts.json"
+GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""A file that is not there is damage; a disk that does not answer is not, and must not make us begin again."""
 
 
 class Damaged(BadInput):
@@ -134,7 +137,7 @@ def facts_of(run: Path, step: int) -> dict[str, Any]:
         facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
         seal = facts.pop("sha256")
         whole = seal == _checksum(place / STATE, facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*GONE, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{run}: checkpoint {step} cannot be read: {error}") from error
     if not whole:
         raise Damaged(f"{run}: checkpoint {step} is damaged: its checksum does not fit")
@@ -147,19 +150,50 @@ def arrays_of(run: Path, step: int) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint. Whatever else lies there, a pickle say, is refused and never run."""
     try:
         return load_file(run / "checkpoints" / str(step) / STATE)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, *GONE) as error:
         raise Damaged(f"{run}: checkpoint {step} cannot be read: {error}") from error
 
 
-def newest(run: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, and its facts; says which ones are not. None if there is none."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in memory: a run that goes on may remove it from disk at any moment."""
+
+    run: Path
+    step: int
+    facts: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def read(run: Path, step: int) -> Checkpoint:
+    """All of one checkpoint; raises Damaged if it is not what was written."""
+    return Checkpoint(run, step, facts_of(run, step), arrays_of(run, step))
+
+
+def newest(run: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; says which ones are not. None if there never was one.
+
+    If there are some and none is whole, that is an error: beginning again would remove what may still be saved.
+    """
     known = steps(run)
     for step in reversed(known):
         try:
-            return step, facts_of(run, step)
+            return read(run, step)
         except Damaged as damage:
-            warn(f"{damage}; " + ("no other is left: starting again" if step == known[0] else "using the one before"))
-    return None
+            if (run / "checkpoints" / str(step)).exists():  # else it was removed by the process that trains
+                warn(f"{damage}" if step == known[0] else f"{damage}; using the one before")
+    if known and steps(run) == known:
+        raise Damaged(f"{run}: none of its {len(known)} checkpoints can be read; to begin again, remove {run / 'checkpoints'}")
+    return newest(run, warn) if known else None
+
+
+def find(run: Path, which: str, warn: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint that is meant by a number of steps, `final` (the newest that is whole) or `best`."""
+    if which == "final":
+        found = newest(run, warn)
+        if found is None:
+            raise BadInput(f"{run} has no checkpoint yet")
+        return found
+    return read(run, pick(run, which))
 
 
 def prune(run: Path, keep: int, always: Iterable[int]) -> None:
@@ -188,7 +222,8 @@ def pick(run: Path, which: str) -> int:
     if which == "final":
         return known[-1]
     if which == "best":
-        best = facts_of(run, known[-1])["best"]
+        last = newest(run, lambda damage: None)
+        best = last.facts["best"] if last else None
         return best[1] if best and best[1] in known else known[-1]
     require(which.isdecimal(), f"'{which}' is no checkpoint: expected a number of steps, final or best")
     require(int(which) in known, f"{run} has no checkpoint at step {which}: choose from {', '.join(map(str, known))}")
@@ -204,8 +239,20 @@ def groups_of(config: Train, game: Game) -> tuple[lineup.Group, ...]:
     return lineup.groups(lineup.phases(lineup.spread(config.seats, game.seats, game.id)), LEARNERS)
 
 
+def phase_of(found: Checkpoint, config: Train, game: Game) -> lineup.Phase:
+    """Who sat where when a checkpoint was written."""
+    phases = lineup.phases(lineup.spread(config.seats, game.seats, game.id))
+    return [phase for phase in phases if phase.start < max(found.step, 1)][-1]
+
+
 def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = None) -> Policy:
     """The policy that a run learned for a seat, ready to sit anywhere it fits. `seed` is one of the run's; none: its first."""
+    return policy_of(find(run, step, lambda damage: warnings.warn(damage, stacklevel=2)), seat, seed)
+
+
+def policy_of(found: Checkpoint, seat: int, seed: int | None = None) -> Policy:
+    """The same of a checkpoint that has been read. Where a schedule changed the learner: whoever learned last until then."""
+    run = found.run
     config = runs.read_config(run)
     game = make(config.game)
     groups = groups_of(config, game)
@@ -214,7 +261,10 @@ def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = No
     require(
         bool(owners), f"player_{seat + 1} of {run} learned nothing; those who did: {', '.join(map(str, learned)) or 'nobody'}"
     )
-    place, group = max(owners, key=lambda owner: owner[1].phases[-1])  # who learned last, where a schedule changed the learner
+    phases = lineup.phases(lineup.spread(config.seats, game.seats, game.id))
+    begun = [(k, group) for k, group in owners if phases[group.phases[0]].start < found.step]
+    require(bool(begun), f"player_{seat + 1} of {run} had not begun to learn at step {found.step:,}: choose a later one")
+    place, group = max(begun, key=lambda owner: max(k for k in owner[1].phases if phases[k].start < found.step))
     seed = config.seed if seed is None else seed
     require(
         config.seed <= seed < config.seed + config.seeds,
@@ -222,12 +272,10 @@ def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = No
     )
     learner = find_learner(group.learner)
     like = learner.init(getattr(config, group.learner), sizes_of(config), game, group.seats, jax.random.key(seed))
-    chosen = pick(run, step)
-    facts_of(run, chosen)
     prefix = f".learners[{place}]"
-    own = {name: array[seed - config.seed] for name, array in arrays_of(run, chosen).items() if name.startswith(prefix)}
+    own = {name: array[seed - config.seed] for name, array in found.arrays.items() if name.startswith(prefix)}
     policy: Any = learner.policy(filled(like, own, prefix))
-    one: Policy = policy.of(group.seats.index(seat))
+    one: Policy = policy.of(group.seats.index(seat)).without_noise()
     return one
 
 

@@ -1,6 +1,7 @@
 """Curves to look at while a run goes on: TensorBoard, one curve per seed and seat, and Weights & Biases if asked for."""
 
 import contextlib
+import hashlib
 import importlib
 import os
 import time
@@ -36,8 +37,11 @@ class Curves:
         self.board = self._open_board(folder) if config.wandb else None
 
     def _open_board(self, folder: Path) -> Any:
-        name = folder.name
-        return _wandb().init(project=self.config.wandb, name=name, id=name, resume="allow", config=runs.as_dict(self.config))
+        place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]  # runs of one name in two places are two
+        settings = runs.as_dict(self.config)
+        return _wandb().init(
+            project=self.config.wandb, name=folder.name, id=f"{folder.name}-{place}", resume="allow", config=settings
+        )
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Draw rows of one call."""

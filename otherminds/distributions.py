@@ -62,6 +62,7 @@ class SquashedNormal:
     """
 
     LEAST, MOST = -4.0, 1.0  # of the log standard deviation
+    FARTHEST = 8.0  # of the mean: beyond, the squashed number no longer tells what was drawn, and ratios explode
 
     @classmethod
     def outputs(cls, actions: int) -> int:
@@ -71,6 +72,7 @@ class SquashedNormal:
     def masked(cls, raw: Float[Array, "*n outputs"], legal: Bool[Array, "*n actions"]) -> Float[Array, "*n outputs"]:
         """Dimensions that are padding become standard normal, the same in every policy."""
         mean, log_std = jnp.split(raw, 2, -1)
+        mean = cls.FARTHEST * jnp.tanh(mean / cls.FARTHEST)
         log_std = jnp.clip(log_std, cls.LEAST, cls.MOST)
         return jnp.concatenate([jnp.where(legal, mean, 0.0), jnp.where(legal, log_std, 0.0)], -1)
 

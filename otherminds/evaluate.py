@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import equinox as eqx
@@ -15,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
+from scipy.special import stdtrit
 
 from otherminds import lineup, runs
-from otherminds.checkpoint import facts_of, load_policy, pick
-from otherminds.config import Evaluate, require
+from otherminds.checkpoint import Checkpoint, find, phase_of, policy_of
+from otherminds.config import BadInput, Evaluate, require
 from otherminds.games import make
 from otherminds.games.base import Game
 from otherminds.learners import LEARNERS
@@ -27,7 +26,7 @@ from otherminds.rollout import close, collect, draw_bank, start
 from otherminds.seats import lanes_needed, resolve
 from otherminds.types import Seated
 
-NORMAL_95 = NormalDist().inv_cdf(0.975)
+FEWEST_FOR_IQM = 5  # seeds: the bootstrap of fewer is too narrow
 LONGEST_NAME = 150  # letters in the name of a file of episodes; most systems take 255
 
 
@@ -44,9 +43,9 @@ class Estimate:
 
 
 def estimate(values: np.ndarray) -> Estimate:
-    """Mean of independent values with the normal 95 % interval."""
-    mean = float(values.mean())
-    half = NORMAL_95 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    """Mean of independent values with Student's 95 % interval: seeds are few."""
+    mean, count = float(values.mean()), len(values)
+    half = float(stdtrit(count - 1, 0.975)) * float(values.std(ddof=1)) / count**0.5 if count > 1 else float("nan")
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -79,7 +78,7 @@ def episode_rewards(game: Game, policies: tuple[Seated, ...], episodes: int, key
 
 
 def play_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray) -> Episodes:
-    """Play `episodes` whole episodes.
+    """Play `episodes` whole episodes, or a few more, so that each member of a pool plays equally many.
 
     One episode in each parallel game: counting all that end within some number of steps would favour the short ones. Where an
     episode can last for ever, or games are stepped on the host, a few games play an equal number of episodes each.
@@ -90,7 +89,7 @@ def play_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key: 
         reward, length, won = jax.device_get(_first_episodes(game, policies, count, key))
     else:
         reward, length, won = _one_after_the_other(game, policies, count, key)
-    return Episodes(reward[:episodes], length[:episodes], None if won is None else won[:episodes])
+    return Episodes(reward, length, won)
 
 
 @eqx.filter_jit
@@ -113,8 +112,8 @@ def _one_after_the_other(
     game: Game, policies: tuple[Seated, ...], episodes: int, key: PRNGKeyArray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The first episodes of each of a few games, as many in each."""
-    lanes = math.gcd(episodes, LANES * lanes_needed(policies))
-    wanted = episodes // lanes
+    lanes = min(LANES * lanes_needed(policies), episodes)
+    wanted = -(-episodes // lanes)
     play = start(game, policies, lanes, key)
     advance = collect if game.on_host else _collect
     rewards = np.zeros((wanted, lanes, game.seats))
@@ -140,14 +139,16 @@ def _one_after_the_other(
         bool((finished >= wanted).all()),
         f"{game.id}: after {LONGEST:,} steps only {int(np.minimum(finished, wanted).sum())} of {episodes} episodes had ended",
     )
-    return rewards.reshape(episodes, -1), lengths.reshape(-1), wins.reshape(-1) if game.winnable else None
+    kept = wanted * lanes if lanes_needed(policies) > 1 else episodes
+    cut = [x.reshape(wanted * lanes, *x.shape[2:])[:kept] for x in (rewards, lengths, wins)]
+    return cut[0], cut[1], cut[2] if game.winnable else None
 
 
-def policies_of(run: Path, game: Game, entries: Sequence[str], step: str, seed: int, greedy: bool) -> tuple[Seated, ...]:
+def policies_of(found: Checkpoint, game: Game, entries: Sequence[str], seed: int, greedy: bool) -> tuple[Seated, ...]:
     """Who plays when a run is evaluated: `self` is what it learned for that seat."""
     own = [seat for seat, entry in enumerate(entries) if entry == "self"]
     others = resolve(game, entries, learned=own)
-    mine = tuple(Seated(load_policy(run, seat, step, seed), (seat,)) for seat in own)
+    mine = tuple(Seated(policy_of(found, seat, seed), (seat,)) for seat in own)
     return tuple(Seated(s.policy.greedy() if greedy else s.policy, s.seats) for s in (*mine, *others))
 
 
@@ -160,14 +161,15 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
     run = runs.find(options.run)
     config = runs.read_config(run)
     game = make(options.game or config.game)
-    last_phase = lineup.phases(lineup.spread(config.seats, make(config.game).seats, config.game))[-1]
-    learned = tuple("self" if entry in LEARNERS else entry for entry in last_phase.entries)
+    folder = _folder(run)
+    found = find(run, options.step, report)
+    phase = phase_of(found, config, make(config.game))
+    learned = tuple("self" if entry in LEARNERS else entry for entry in phase.entries)
     entries = learned if options.seats is None else lineup.spread(options.seats, game.seats, game.id)
-    step = str(pick(run, options.step))
     seeds = range(config.seed, config.seed + config.seeds)
     played = []
     for seed in track(seeds, f"evaluate {options.run}"):
-        policies = policies_of(run, game, entries, step, seed, options.play == "greedy")
+        policies = policies_of(found, game, entries, seed, options.play == "greedy")
         key = jax.random.fold_in(jax.random.key(options.seed), seed)
         played.append(play_episodes(game, policies, options.episodes, key))
         report(f"seed {seed}: {played[-1].reward.mean():.3f}")
@@ -182,30 +184,39 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
         "run": str(run),
         "game": game.id,
         "seats": list(entries),
-        "step": int(step),
+        "step": found.step,
         "play": options.play,
-        "episodes": options.episodes,
+        "episodes": rewards.shape[1],
         "reward": across(rewards.mean(2)) | {"per_seat": [across(rewards[:, :, seat]) for seat in range(game.seats)]},
         "interval_over": over,
         "per_seed": [float(mean) for mean in per_seed],
     }
-    frozen = sorted({death["seed"] for death in facts_of(run, int(step))["frozen"]})
+    frozen = sorted({death["seed"] for death in found.facts["frozen"]})
     if frozen:
         result["frozen_seeds"] = frozen  # counted as they were when an update was not finite
-    if len(seeds) >= 3:
+    if len(seeds) >= FEWEST_FOR_IQM:
         result["iqm"] = asdict(iqm(per_seed))
     if game.winnable:
         wins = np.stack([episodes.won for episodes in played if episodes.won is not None]).astype(float)
         result["win_rate"] = float(wins.mean())
         result["win_rate_per_seed"] = [float(rate) for rate in wins.mean(1)]
-    _keep(run, options, step, played, seeds)
+    _keep(folder, options, found.step, played, seeds)
     return result
 
 
-def _keep(run: Path, options: Evaluate, step: str, played: list[Episodes], seeds: range) -> None:
+def _folder(run: Path) -> Path:
+    """Where episodes are written; what is in its way should be said before anything is played."""
     folder = run / "evaluation"
-    folder.mkdir(exist_ok=True)
-    words = "-".join([step, options.play, *filter(None, (options.game, options.seats)), f"seed{options.seed}"])
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as problem:
+        raise BadInput(f"{folder} cannot be made, and episodes are written there: {problem.strerror}") from problem
+    return folder
+
+
+def _keep(folder: Path, options: Evaluate, step: int, played: list[Episodes], seeds: range) -> None:
+    who = [str(step), options.play, *filter(None, (options.game, options.seats))]
+    words = "-".join([*who, f"{options.episodes}episodes", f"seed{options.seed}"])
     name = re.sub(r"[^\w.=+-]+", "_", words)
     if len(name) > LONGEST_NAME:  # frozen policies in all seats, with their paths
         name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"

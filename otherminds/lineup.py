@@ -43,7 +43,9 @@ class Frozen:
 
 def split(text: str) -> list[str]:
     """The entries of `--seats`, separated by commas."""
-    return [entry.strip() for entry in text.split(",") if entry.strip()]
+    entries = [entry.strip() for entry in text.split(",")]
+    require(all(entries), f"--seats '{text}': there is nothing between two commas, or before or behind one")
+    return entries
 
 
 def spread(text: str | Sequence[str], seats: int, owner: str) -> tuple[str, ...]:

@@ -95,14 +95,16 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file of JSON lines; one that was cut off in writing ends them."""
     if not path.exists():
         return
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
                 return
             try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise BadInput(f"{path}: a line is not JSON: {error}") from error
+                row = json.loads(line)
+            except ValueError as error:  # also what is no text at all
+                raise BadInput(f"{path}, line {number}: not JSON: {error}") from error
+            require(isinstance(row, dict), f"{path}, line {number}: expected a row in braces, got {row!r}")
+            yield row
 
 
 class Rows:
@@ -123,10 +125,14 @@ class Rows:
         os.fsync(self.file.fileno())
         return self.file.tell()
 
-    def cut(self, size: int) -> None:
-        """Forget what was written later. Never longer than it is: a file that was lost begins again without holes."""
-        self.file.truncate(min(size, os.fstat(self.file.fileno()).st_size))
+    def cut(self, size: int) -> bool:
+        """Forget what was written later. False if there is less than there was: what is left is cut back to whole lines."""
+        whole = os.fstat(self.file.fileno()).st_size >= size
+        if not whole:
+            size = self.path.read_bytes().rfind(b"\n") + 1
+        self.file.truncate(size)
         self.file.seek(0, os.SEEK_END)
+        return whole
 
     def close(self) -> None:
         self.file.close()

@@ -91,6 +91,9 @@ class Pool(Policy):
     def greedy(self) -> "Pool":
         return Pool(tuple(member.greedy() for member in self.members), self.rotation, self.inner)
 
+    def without_noise(self) -> "Pool":
+        return Pool(tuple(member.without_noise() for member in self.members), self.rotation, self.inner)
+
     def initial_memory(self) -> Memory:
         """Of one game, with room for whoever plays it."""
         memories = [member.initial_memory() for member in self.members]

@@ -7,6 +7,7 @@ results (fresh starts, rotating pools, schedules) happens at fixed updates. So a
 
 import contextlib
 import dataclasses
+import json
 import os
 import platform
 import signal
@@ -27,11 +28,14 @@ from otherminds.config import BadInput, Train, require
 from otherminds.curves import Curves, check_wandb
 from otherminds.evaluate import play_episodes
 from otherminds.progress import TrainingView
+from otherminds.types import Seated
 from otherminds.updates import CALL, Carry, Compiled, OnHost, Setup, policies_at, prepare
 
 CALL_SECONDS = 1.0  # how long a call should last, so that a stopped run stops soon
 SCORE_UPDATES = 16  # over how many updates the reward is averaged that decides which checkpoint is best
 LONGEST_NAME = 100  # letters of a name we make up; most systems take 255
+FREE = ("name", "keep", "checkpoint_every", "evaluate_every", "evaluate_episodes", "workers", "tensorboard", "wandb")
+"""Settings that change nothing in what is learned, so that a run may go on with others."""
 EVALUATION = 1  # what a key derived from a seed is for
 
 
@@ -111,6 +115,7 @@ class Session:
         self.metrics, self.timing = runs.Rows(folder / "metrics.jsonl"), runs.Rows(folder / "timing.jsonl")
         self.curves: Curves | None = None
         self.update_seconds = 0.0
+        self.spent = 0.0  # seconds until the newest checkpoint
         self.working = 0.0  # seconds spent in calls, without compiling
 
     def close(self) -> None:
@@ -123,16 +128,18 @@ class Session:
     def go(self) -> dict[str, Any]:
         carry = self._begin()
         self._require_alive(carry)
-        if self.update >= self.config.updates and (self.folder / "result.json").exists():
+        if self.update >= self.config.updates:
             self.say(f"{self.folder} is finished: {self.update * self.config.steps_per_update:,} steps")
-            return runs.read_json(self.folder / "result.json")
+            with contextlib.suppress(BadInput, OSError):
+                return runs.read_json(self.folder / "result.json") | {"run": str(self.folder)}  # it may have been moved
+            return self._finish(carry)
         runs.write_json(self.folder / "run.json", about())
         view = TrainingView(self.folder.name, self.setup.phases[self.phase].entries, self.config.steps, self.config.seeds)
         saved = time.perf_counter()
         with _signals() as stop, view:
             while self.update < self.config.updates:
                 carry = self.engine.before(carry, self.phase, self.update)
-                self.phase = self.setup.phase_at(self.update)
+                self._enter(self.setup.phase_at(self.update))
                 count = self._count()
                 begin, compiled = time.perf_counter(), self.engine.compile_s
                 carry, metrics = self.engine.advance(carry, self.update, count)
@@ -172,14 +179,16 @@ class Session:
             checkpoint.cut(self.folder, 0)
             self.curves = Curves(self.folder, self.config, after=0)
             return self.engine.first()
-        step, facts = found
+        step, facts = found.step, found.facts
+        self._require_same(facts.get("config", {}))
         self.update, self.phase = facts["update"], facts["phase"]
         self.seconds_before, self.compile_before = facts["seconds"], facts["compile_s"]
-        self.working = facts["working"]
+        self.working, self.spent = facts["working"], facts["seconds"]
         self.frozen, self.recent = facts["frozen"], deque(facts["recent"], maxlen=SCORE_UPDATES)
         self.best = tuple(facts["best"]) if facts["best"] else None
-        self.metrics.cut(facts["metrics_bytes"])
-        self.timing.cut(facts["timing_bytes"])
+        for rows, size in ((self.metrics, facts["metrics_bytes"]), (self.timing, facts["timing_bytes"])):
+            if not rows.cut(size):
+                self.say(f"{rows.path} is shorter than it was at step {step:,}: rows are lost, and the curves have a gap")
         checkpoint.cut(self.folder, step)
         self._warn_of_changes()
         if self.update < self.config.updates:
@@ -187,12 +196,34 @@ class Session:
             self.say(f"{self.folder}: going on at step {step:,} of {self.config.steps:,}")
             if self.setup.game.on_host:
                 self.say(f"{self.config.game} is stepped on the host and cannot be saved: its episodes begin anew")
-        return checkpoint.filled(self.engine.like(self.phase), checkpoint.arrays_of(self.folder, step))
+        return checkpoint.filled(self.engine.like(self.phase), found.arrays)
+
+    def _require_same(self, then: dict[str, Any]) -> None:
+        """Refuse to go on with other settings: half a run with each is neither."""
+        before, now = (_flat(json.loads(json.dumps(settings))) for settings in (then, runs.as_dict(self.config)))
+        for name, value in before.items():
+            require(
+                name in FREE or now.get(name) == value,
+                f"{self.folder / 'config.json'} was changed: {name} was {value!r} and is {now.get(name)!r}; "
+                "change it back, or train a new run with --config",
+            )
+
+    def _enter(self, phase: int) -> None:
+        """Rewards before and after a change of seats cannot be compared: the best checkpoint is the best since then."""
+        if phase != self.phase:
+            self.phase, self.best = phase, None
+            self.recent.clear()
 
     def _warn_of_changes(self) -> None:
         """Bit for bit the same only on the same machine with the same libraries."""
         now, path = about(), self.folder / "run.json"
-        then = runs.read_json(path) if path.exists() else now
+        try:
+            then = runs.read_json(path) if path.exists() else now
+        except BadInput:
+            then = {}
+        if not isinstance(then, dict) or not then:
+            self.say(f"{path} cannot be read: what the run was made with is not known")
+            return
         for fact in ("machine", "threads", "otherminds", "jax", "jaxlib", "python"):
             if then.get(fact) != now[fact]:
                 self.say(
@@ -224,6 +255,7 @@ class Session:
             learners = jax.tree.map(lambda leaf, k=k: leaf[k], carry.learners)
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), EVALUATION), self.update)
             policies = policies_at(self.setup, self.phase, learners, fixed)
+            policies = tuple(Seated(seated.policy.without_noise(), seated.seats) for seated in policies)
             played = play_episodes(self.setup.game, policies, self.config.evaluate_episodes, key)
             for seat in range(self.setup.game.seats):
                 metrics = {"evaluation_reward": number(played.reward[:, seat].mean())}
@@ -286,7 +318,7 @@ class Session:
 
     def _write(self, rows: list[dict[str, Any]], spent: float, count: int) -> None:
         self.metrics.write(rows)
-        step, seconds = self.update * self.config.steps_per_update, self.seconds_before + time.perf_counter() - self.begin
+        step, seconds = self.update * self.config.steps_per_update, self._seconds()
         speed = count * self.config.steps_per_update * self.config.seeds / spent
         row = {"update": self.update, "step": step, "seconds": round(seconds, 3), "game_steps_per_s": round(speed)}
         self.timing.write([row])
@@ -296,6 +328,11 @@ class Session:
         done = self.update * self.config.steps_per_update * self.config.seeds
         return done / self.working if self.working else 0.0
 
+    def _seconds(self) -> float:
+        """Spent on this run, by all processes that worked on it."""
+        self.spent = self.seconds_before + time.perf_counter() - self.begin
+        return self.spent
+
     def _save(self, carry: Carry) -> None:
         step = self.update * self.config.steps_per_update
         score = float(np.mean(self.recent)) if self.recent else None
@@ -304,11 +341,12 @@ class Session:
         facts = {
             "update": self.update,
             "phase": self.phase,
+            "config": runs.as_dict(self.config),
             "score": score,
             "best": self.best,
             "recent": list(self.recent),
             "frozen": self.frozen,
-            "seconds": self.seconds_before + time.perf_counter() - self.begin,
+            "seconds": self._seconds(),
             "working": self.working,
             "compile_s": self.compile_before + self.engine.compile_s,
             "metrics_bytes": self.metrics.size(),
@@ -324,7 +362,7 @@ class Session:
         result = {
             "run": str(self.folder),
             "steps": self.update * self.config.steps_per_update,
-            "seconds": round(self.seconds_before + time.perf_counter() - self.begin, 2),
+            "seconds": round(self.spent, 2),
             "compile_s": round(self.compile_before + self.engine.compile_s, 2),
             "game_steps_per_s": round(self._speed()),
             "parameters_sha256": checkpoint.digest(checkpoint.named(trained)),
@@ -333,6 +371,14 @@ class Session:
         }
         runs.write_json(self.folder / "result.json", result)
         return result
+
+
+def _flat(settings: dict[str, Any], owner: str = "") -> dict[str, Any]:
+    """Settings within settings by their full names: ppo.entropy."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{owner}{name}.") if isinstance(value, dict) else {f"{owner}{name}": value}
+    return flat
 
 
 def number(value: Any) -> float:
@@ -349,7 +395,7 @@ def about() -> dict[str, Any]:
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "machine": f"{platform.system()} {platform.machine()} {jax.devices()[0].device_kind}",
-        "threads": os.cpu_count(),
+        "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "commit": _commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }

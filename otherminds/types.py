@@ -95,6 +95,10 @@ class Policy(eqx.Module):
         """The same policy, always playing what it finds best; a script is what it is."""
         return self
 
+    def without_noise(self) -> "Policy":
+        """The policy itself, without what is mixed into it while it learns."""
+        return self
+
     def check(self, game: Any, seats: tuple[int, ...]) -> None:
         """Refuse, with BadInput, to sit in these seats of this game. Whatever can be known to be wrong is said before play."""
 

@@ -3,6 +3,7 @@
 Learners are found in the seats; nothing here names one. Each seed is a pure function of the config and its number.
 """
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -74,6 +75,11 @@ class Setup:
         """The update before which each phase begins: a schedule's step, rounded up to whole updates."""
         return [-(-phase.start // self.config.steps_per_update) for phase in self.phases]
 
+    def sizes_of(self, group: lineup.Group) -> Sizes:
+        """Of a learner: its schedules run over the updates it makes, not over the whole run."""
+        ends = [*self.boundaries[1:], self.config.updates]
+        return dataclasses.replace(self.sizes, updates=sum(ends[k] - self.boundaries[k] for k in group.phases))
+
     def phase_at(self, update: int) -> int:
         return max(k for k, begin in enumerate(self.boundaries) if begin <= update)
 
@@ -95,8 +101,8 @@ def prepare(config: Train) -> Setup:
     phases = lineup.phases(lineup.spread(config.seats, game.seats, game.id))
     last = phases[-1].start
     require(last < config.steps, f"--seats changes at step {last}, and the run ends at --steps {config.steps}")
+    require(config.updates < 2**31, f"--steps is {config.steps}, and counters end at {2**31 * config.steps_per_update:,}")
     groups = lineup.groups(phases, LEARNERS)
-    require(bool(groups), f"nobody learns in --seats {config.seats}: name a learner ({', '.join(LEARNERS)}) in at least one seat")
     setup = Setup(config, game, phases, groups)
     begins = [*setup.boundaries, config.updates]
     for phase, begin, end in zip(phases, begins, begins[1:], strict=False):
@@ -115,6 +121,7 @@ def prepare(config: Train) -> Setup:
             f"--parallel {config.parallel} games cannot be shared equally by the pools: "
             f"--parallel {-(-config.parallel // needed) * needed}",
         )
+    require(bool(groups), f"nobody learns in --seats {config.seats}: name a learner ({', '.join(LEARNERS)}) in at least one seat")
     for group, learner in zip(groups, setup.learners, strict=True):
         learner.check(getattr(config, group.learner), setup.sizes, game)
     return setup
@@ -136,7 +143,8 @@ def first_carry(setup: Setup, seed: int, fixed: tuple[Seated, ...]) -> Carry:
     key = jax.random.key(seed)
     learners = tuple(
         learner.init(
-            getattr(setup.config, group.learner), setup.sizes, setup.game, group.seats, jax.random.fold_in(key, PLAY + 1 + k)
+            *(getattr(setup.config, group.learner), setup.sizes_of(group), setup.game, group.seats),
+            jax.random.fold_in(key, PLAY + 1 + k),
         )
         for k, (learner, group) in enumerate(zip(setup.learners, setup.groups, strict=True))
     )

@@ -45,9 +45,9 @@ def tree():
 def test_everything_comes_back_bit_for_bit(tmp_path, notes):
     """A single number came back as a list of one; a random key is no array until it is opened."""
     checkpoint.save(tmp_path, 12, tree(), {"update": 3, "seconds": 0.1})
-    step, facts = checkpoint.newest(tmp_path, notes.append)
-    back = checkpoint.filled(tree(), checkpoint.arrays_of(tmp_path, step))
-    assert (step, facts["update"], facts["seconds"], notes) == (12, 3, 0.1, [])
+    found = checkpoint.newest(tmp_path, notes.append)
+    back = checkpoint.filled(tree(), found.arrays)
+    assert (found.step, found.facts["update"], found.facts["seconds"], notes) == (12, 3, 0.1, [])
     assert jax.tree.structure(back) == jax.tree.structure(tree())
     for old, new in zip(jax.tree.leaves(tree()), jax.tree.leaves(back), strict=True):
         assert (old.dtype, old.shape) == (new.dtype, new.shape)
@@ -93,8 +93,8 @@ def test_damage_is_noticed_and_the_one_before_is_used(file, damage, tmp_path, no
     path.write_bytes({"cut": content[:-5], "empty": b"", "a list": b"[]"}.get(damage, content))
     if damage == "remove":
         path.unlink()
-    step, facts = checkpoint.newest(tmp_path, notes.append)
-    assert (step, facts["update"]) == (1, 1)
+    found = checkpoint.newest(tmp_path, notes.append)
+    assert (found.step, found.facts["update"]) == (1, 1)
     (note,) = notes
     assert f"{tmp_path}: checkpoint 2 " in note
     assert note.endswith("; using the one before")
@@ -120,13 +120,48 @@ def test_every_flipped_bit_of_the_facts_is_noticed(tmp_path):
                 checkpoint.facts_of(tmp_path, 1)
 
 
-def test_when_none_is_whole_the_run_begins_again_and_says_so(copied, trained, notes):
-    for step in checkpoint.steps(copied):
+def test_when_none_is_whole_nothing_is_removed(copied, notes):
+    """Resuming began again and swept up all that was there, though the files might only have been out of reach."""
+    known = checkpoint.steps(copied)
+    metrics = (copied / "metrics.jsonl").read_bytes()
+    for step in known:
         (copied / "checkpoints" / str(step) / checkpoint.FACTS).write_text("{")
-    resume(str(copied), say=notes.append)
-    assert notes[0].endswith("using the one before")
-    assert "no other is left: starting again" in notes[-1]
-    assert (copied / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
+    with pytest.raises(BadInput, match=r"none of its \d+ checkpoints can be read; to begin again, remove .*checkpoints"):
+        resume(str(copied), say=notes.append)
+    assert checkpoint.steps(copied) == known
+    assert (copied / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_disk_that_does_not_answer_is_no_damage(tmp_path, monkeypatch, notes):
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, tree(), {"update": step})
+
+    def unreadable(*arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoint, "_checksum", unreadable)
+    with pytest.raises(OSError, match="Input/output"):
+        checkpoint.newest(tmp_path, notes.append)
+    assert notes == []
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_no_damage(tmp_path, monkeypatch, notes):
+    """A run that goes on prunes what an evaluation has just picked."""
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, tree(), {"update": step})
+    facts_of, seen = checkpoint.facts_of, []
+
+    def pruned(run, step):
+        if not seen:
+            checkpoint.save(run, 3, tree(), {"update": 3})
+            for old in (1, 2):
+                shutil.rmtree(run / "checkpoints" / str(old))
+        seen.append(step)
+        return facts_of(run, step)
+
+    monkeypatch.setattr(checkpoint, "facts_of", pruned)
+    assert checkpoint.newest(tmp_path, notes.append).step == 3
+    assert (seen, notes) == ([2, 1, 3], [])
 
 
 def test_half_written_ones_are_ignored_and_swept_up(tmp_path, monkeypatch, notes):
@@ -136,8 +171,8 @@ def test_half_written_ones_are_ignored_and_swept_up(tmp_path, monkeypatch, notes
             checkpoint.save(tmp_path, 2, tree(), {"update": 2})
         if function != "_flush_folder":  # by then it is in its place
             assert checkpoint.steps(tmp_path) == [1]
-            assert checkpoint.newest(tmp_path, notes.append)[0] == 1
-    assert checkpoint.newest(tmp_path, notes.append)[0] == 2
+            assert checkpoint.newest(tmp_path, notes.append).step == 1
+    assert checkpoint.newest(tmp_path, notes.append).step == 2
     (tmp_path / "checkpoints" / ".3.part").mkdir()
     (tmp_path / "checkpoints" / "notes").mkdir()
     checkpoint.cut(tmp_path, 1)
@@ -218,15 +253,16 @@ def put_in(run, step, content):
     (place / checkpoint.FACTS).write_text(json.dumps(facts))
 
 
-def test_a_pickle_is_refused_and_never_opened(copied):
+def test_a_pickle_is_refused_and_never_opened(copied, notes):
     zipped = io.BytesIO()
     np.savez(zipped, np.array([Bomb()], dtype=object))
     for content in (pickle.dumps(Bomb()), zipped.getvalue(), b""):
         put_in(copied, SMALL.steps, content)
         with pytest.raises(BadInput, match="checkpoint 1280 cannot be read"):
-            checkpoint.load_policy(copied, 0)
-        with pytest.raises(BadInput, match="checkpoint 1280 cannot be read"):
-            resume(str(copied))
+            checkpoint.load_policy(copied, 0, "1280")
+        found = checkpoint.newest(copied, notes.append)
+        assert found.step < SMALL.steps
+        assert "checkpoint 1280 cannot be read" in notes[-1]
 
 
 def test_unknown_formats_are_refused_by_name(tmp_path, notes):
@@ -277,8 +313,9 @@ def test_policies_that_are_not_there_are_refused(trained, copied):
 def test_a_damaged_checkpoint_is_not_played(copied):
     path = copied / "checkpoints" / str(SMALL.steps) / checkpoint.STATE
     path.write_bytes(path.read_bytes()[:-1])
-    for step in ("final", "1280"):
-        with pytest.raises(BadInput, match="checkpoint 1280 is damaged: its checksum does not fit"):
-            checkpoint.load_policy(copied, 0, step)
+    with pytest.raises(BadInput, match="checkpoint 1280 is damaged: its checksum does not fit"):
+        checkpoint.load_policy(copied, 0, "1280")
+    with pytest.warns(UserWarning, match="its checksum does not fit; using the one before"):
+        checkpoint.load_policy(copied, 0)
     shutil.rmtree(path.parent)
     assert checkpoint.pick(copied, "final") < SMALL.steps

@@ -35,7 +35,16 @@ def test_squashed_normals_lie_between_0_and_1():
     drawn = jax.vmap(lambda key: SquashedNormal.sample(logits, key))(jax.random.split(jax.random.key(0), 5000))
     assert (drawn > 0).all()
     assert (drawn < 1).all()
-    np.testing.assert_allclose(SquashedNormal.mode(logits), jax.nn.sigmoid(raw[:2]))
+    np.testing.assert_allclose(SquashedNormal.mode(logits), jax.nn.sigmoid(8 * jnp.tanh(raw[:2] / 8)), rtol=1e-6)
+
+
+def test_ratios_stay_finite_where_actions_are_squashed_flat():
+    """A mean of 20 draws numbers that squashed are 1: what was drawn is lost, and the ratio to a mean of 19 was infinite."""
+    legal = jnp.array([True])
+    old, new = (SquashedNormal.masked(jnp.array([mean, -2.0]), legal) for mean in (20.0, 19.8))
+    drawn = jax.vmap(lambda key: SquashedNormal.sample(old, key))(jax.random.split(jax.random.key(1), 1000))
+    log_ratio = jax.vmap(lambda a: SquashedNormal.log_probability(new, a) - SquashedNormal.log_probability(old, a))(drawn)
+    assert float(jnp.abs(log_ratio).max()) < 0.2
 
 
 def test_squashed_normals_have_the_right_ratios_and_divergence():

@@ -5,14 +5,21 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from otherminds import BadInput, checkpoint, make, runs, seats
-from otherminds.config import Evaluate
+from otherminds.config import PPO, Evaluate
 from otherminds.evaluate import Episodes, _keep, episode_rewards, estimate, evaluate, iqm, play_episodes
+from otherminds.games.ego import view
 from otherminds.games.matrix import Matrix
 from otherminds.games.stag_hunt import StagHunt
+from otherminds.rollout import start
+from otherminds.train import train
+from otherminds.types import Seated
+
+from small_runs import SMALL, small
 
 
 def test_each_game_counts_exactly_one_whole_episode():
@@ -42,24 +49,27 @@ def test_every_episode_has_a_start_of_its_own(monkeypatch):
 
 
 def test_interval():
-    # Values 1..4: mean 2.5, standard deviation 1.29099, half width 1.96 * 1.29099 / 2 = 1.26515.
+    # Values 1..4: mean 2.5, standard deviation 1.29099, half width 3.18245 * 1.29099 / 2 = 2.05426 (Student, 3 degrees).
     found = estimate(np.array([1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_allclose([found.mean, found.low, found.high], [2.5, 2.5 - 1.26515, 2.5 + 1.26515], atol=1e-4)
+    np.testing.assert_allclose([found.mean, found.low, found.high], [2.5, 2.5 - 2.05426, 2.5 + 2.05426], atol=1e-4)
 
 
 def test_episodes_that_can_last_for_ever_are_not_chosen_by_how_short_they_are(monkeypatch):
     """Episodes came in the order of their ends; whoever took the first few of them took the short ones.
 
-    15 episodes of 16 are those of the first 15 games, however long. Members of a pool keep their games: hunters of hares earn.
+    15 episodes of 16 are those of the first 15 games, however long. Members of a pool keep their games: hunters of hares earn,
+    and 15 become 16, so that each member plays equally many.
     """
     game = make("stag_hunt?height=3&width=3&players=2&hares=2")
     policies = seats.resolve(game, "random+nearest_hare,random")
     key = jax.random.key(0)
     monkeypatch.setattr(StagHunt, "longest", None)
     many, few = play_episodes(game, policies, 16, key), play_episodes(game, policies, 15, key)
-    assert many.reward.shape == (16, 2)
-    np.testing.assert_array_equal(few.reward, many.reward[:15])
-    np.testing.assert_array_equal(few.length, many.length[:15])
+    assert many.reward.shape == few.reward.shape == (16, 2)
+    np.testing.assert_array_equal(few.length, many.length)
+    alone = seats.resolve(game, "random")
+    all_of_them, most = play_episodes(game, alone, 16, key), play_episodes(game, alone, 15, key)
+    np.testing.assert_array_equal(most.reward, all_of_them.reward[:15])
     assert many.length.tolist() != sorted(many.length.tolist())
     assert (many.reward[1::2, 0] > 0).all()
     assert not (many.reward[0::2, 0] > 0).all()
@@ -85,21 +95,27 @@ def looked(run, **options):
     return evaluate(Evaluate(str(run), **({"episodes": 16} | options)))
 
 
+def written(run, name):
+    return [json.loads(line) for line in (run / "evaluation" / f"{name}.jsonl").read_text().splitlines()]
+
+
 def test_a_run_is_evaluated_by_seed_and_seat(looked_at):
     found = looked(looked_at)
     assert (found["seats"], found["step"], found["play"], found["game"]) == (["self"] * 2, 1280, "sample", "matrix-ipd?horizon=5")
     assert (found["episodes"], len(found["per_seed"]), found["interval_over"]) == (16, 3, "seeds")
     assert "win_rate" not in found
     assert "frozen_seeds" not in found
-    rows = [json.loads(line) for line in (looked_at / "evaluation" / "1280-sample-seed0.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (looked_at / "evaluation" / "1280-sample-16episodes-seed0.jsonl").read_text().splitlines()
+    ]
     assert len(rows) == 3 * 16 * 2
     assert set(rows[0]) == {"seed", "episode", "seat", "reward", "length"}
     assert {row["length"] for row in rows} == {5}
     seeds = [np.mean([row["reward"] for row in rows if row["seed"] == seed]) for seed in (3, 4, 5)]
     np.testing.assert_allclose(found["per_seed"], seeds)
     np.testing.assert_allclose(found["reward"]["mean"], np.mean(seeds))
-    # Over seeds: 1.96 times the standard deviation of three means, divided by the root of three.
-    np.testing.assert_allclose(found["reward"]["high"] - np.mean(seeds), 1.96 * np.std(seeds, ddof=1) / 3**0.5, rtol=1e-3)
+    # Over seeds: 4.3027 (Student, 2 degrees) times the standard deviation of three means, divided by the root of three.
+    np.testing.assert_allclose(found["reward"]["high"] - np.mean(seeds), 4.3027 * np.std(seeds, ddof=1) / 3**0.5, rtol=1e-3)
     for seat in (0, 1):
         mean = np.mean([row["reward"] for row in rows if row["seat"] == seat])
         np.testing.assert_allclose(found["reward"]["per_seat"][seat]["mean"], mean)
@@ -119,7 +135,9 @@ def test_with_less_than_three_seeds_intervals_are_over_episodes(trained, tmp_pat
 def test_greedy_play_is_always_the_same_and_sampled_play_is_not(looked_at):
     greedy, sampled = looked(looked_at, play="greedy"), looked(looked_at)
     assert greedy["reward"] == looked(looked_at, play="greedy", seed=7)["reward"]
-    rows = [json.loads(line) for line in (looked_at / "evaluation" / "1280-greedy-seed0.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (looked_at / "evaluation" / "1280-greedy-16episodes-seed0.jsonl").read_text().splitlines()
+    ]
     for seed in (3, 4, 5):
         assert len({row["reward"] for row in rows if (row["seed"], row["seat"]) == (seed, 0)}) == 1
     assert sampled["reward"] != greedy["reward"]
@@ -141,8 +159,8 @@ def test_long_line_ups_fit_into_the_name_of_a_file(tmp_path):
     played = Episodes(np.ones((2, 2)), np.ones(2), None)
     for last in ("self", "always_c"):
         options = Evaluate("x", seats=f"{'run:' + 'x' * 200 + '#1,' * 3},{last}")
-        _keep(tmp_path, options, "1280", [played], range(1))
-    assert len(list((tmp_path / "evaluation").glob("1280-sample-run_*.jsonl"))) == 2
+        _keep(tmp_path, options, 1280, [played], range(1))
+    assert len(list(tmp_path.glob("1280-sample-run_*.jsonl"))) == 2
 
 
 def test_a_run_plays_another_game_if_it_fits(looked_at):
@@ -176,12 +194,13 @@ def test_checkpoints_by_name_and_by_number(looked_at):
     assert looked(looked_at, step=str(first))["step"] == first
 
 
-def test_a_damaged_checkpoint_is_refused(copied):
+def test_a_damaged_checkpoint_is_refused_or_the_one_before_is_taken(copied):
     """Asking for the best one, read from the newest, ended in a traceback."""
     (copied / "checkpoints" / "1280" / checkpoint.FACTS).write_text("{}")
-    for step in ("best", "final", "1280"):
-        with pytest.raises(BadInput, match="checkpoint 1280 cannot be read"):
-            looked(copied, step=step)
+    with pytest.raises(BadInput, match="checkpoint 1280 cannot be read"):
+        looked(copied, step="1280")
+    assert looked(copied, step="final")["step"] < 1280
+    assert looked(copied, step="best")["step"] < 1280
 
 
 def test_a_win_rate_only_where_there_are_wins(looked_at, monkeypatch):
@@ -192,3 +211,33 @@ def test_a_win_rate_only_where_there_are_wins(looked_at, monkeypatch):
     assert (found["win_rate"], found["win_rate_per_seed"]) == (1.0, [1.0] * 3)
     found = looked(looked_at, seats="always_c,always_c+always_d", game="matrix-ipd?horizon=3")
     assert found["win_rate"] == 0.5
+
+
+def test_noise_is_only_for_training(tmp_path):
+    """Whoever trained with random actions mixed in was also judged, and met as a partner, with them."""
+    run = tmp_path / "noisy"
+    train(small(ppo=PPO(action_noise=1.0, learning_rate=0.0)), folder=run, say=lambda line: None)
+    game, policy = make(SMALL.game), checkpoint.load_policy(run, 0, seed=3)
+    play = start(game, (Seated(policy, (0,)), *seats.resolve(game, "self,always_c", learned=[0])), 8, jax.random.key(0))
+    extras = policy.step(view(play.now, (0,)), play.memories[0], jax.random.key(0))[2]
+    np.testing.assert_array_equal(extras.logits, extras.policy_logits)
+    assert float(jnp.abs(extras.logits - extras.logits.mean(-1, keepdims=True)).max()) > 1e-4
+
+
+def test_a_checkpoint_before_a_switch_is_judged_as_it_was(tmp_path):
+    """It was evaluated with the seats of the last phase, in which whoever had not begun to learn played untrained."""
+    run = tmp_path / "late"
+    seats_ = "always_d~640~ppo,ppo"
+    train(small(seats=seats_, keep=9, checkpoint_every=1e-9), folder=run, say=lambda line: None)
+    early, late = checkpoint.steps(run)[0], checkpoint.steps(run)[-1]
+    assert early <= 640 < late
+    assert looked(run, step=str(early))["seats"] == ["always_d", "self"]
+    assert looked(run, step=str(late))["seats"] == ["self", "self"]
+    with pytest.raises(BadInput, match=f"player_1 of .* had not begun to learn at step {early:,}"):
+        checkpoint.load_policy(run, 0, str(early))
+
+
+def test_what_is_in_the_way_is_said_before_anything_is_played(copied):
+    (copied / "evaluation").write_text("a file")
+    with pytest.raises(BadInput, match="evaluation cannot be made"):
+        looked(copied)

@@ -123,7 +123,7 @@ def test_a_line_cut_off_in_writing_ends_the_rows(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n{"a": ')
     assert list(runs.rows(tmp_path / "x.jsonl")) == [{"a": 1}]
     (tmp_path / "x.jsonl").write_text('{"a": \n{"a": 1}\n')
-    with pytest.raises(BadInput, match="a line is not JSON"):
+    with pytest.raises(BadInput, match="line 1: not JSON"):
         list(runs.rows(tmp_path / "x.jsonl"))
     assert list(runs.rows(tmp_path / "nothing.jsonl")) == []
 

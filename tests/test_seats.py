@@ -33,7 +33,7 @@ def test_equal_seats_are_equal_objects(entry):
     ("entries", "hint"),
     [
         ("random,random", "has 4 seats, got 2 entries"),
-        ("", "got 0 entries"),
+        ("", "nothing between two commas"),
         ("nearest_drift", "did you mean"),
         ("ppp", "choose from|did you mean"),
     ],

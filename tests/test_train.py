@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -172,7 +173,7 @@ def test_how_many_updates_a_call_has_changes_nothing(trained, tmp_path, monkeypa
     """And however many: one program, compiled once."""
     compiled = []
     plain = jax.stages.Lowered.compile
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append(None) or plain(self))
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, **options: compiled.append(None) or plain(self, **options))
     for seconds in (0, 1e-3, 1e9):
         monkeypatch.setattr(training, "CALL_SECONDS", seconds)
         train(SMALL, folder=tmp_path / str(seconds), say=silent)
@@ -186,8 +187,11 @@ def test_a_finished_run_says_so_and_is_left_alone(copied, notes):
     before = files_of(copied)
     result = resume(str(copied), say=notes.append)
     assert notes == [f"{copied} is finished: 1,280 steps"]
-    assert result == json.loads((copied / "result.json").read_text())
+    assert result == json.loads((copied / "result.json").read_text()) | {"run": str(copied)}
     assert files_of(copied) == before
+    (copied / "result.json").write_text("")
+    again = resume(str(copied), say=notes.append)
+    assert again == result == json.loads((copied / "result.json").read_text())
 
 
 def test_going_on_elsewhere_is_said(copied, notes):
@@ -195,7 +199,45 @@ def test_going_on_elsewhere_is_said(copied, notes):
     runs.write_json(copied / "run.json", facts | {"jax": "0.1", "threads": 999})
     resume(str(copied), say=notes.append)
     assert any("jax was 0.1 and is" in note and "results may differ in the last bits" in note for note in notes)
-    assert any(f"threads was 999 and is {os.cpu_count()}" in note for note in notes)
+    assert any("threads was 999 and is" in note for note in notes)
+
+
+@pytest.mark.parametrize("content_", ["[]", "nonsense", "{}"])
+def test_what_is_only_for_information_keeps_nobody_from_going_on(copied, notes, content_):
+    (copied / "run.json").write_text(content_)
+    resume(str(copied), say=notes.append)
+    assert any("run.json cannot be read" in note for note in notes)
+
+
+def test_going_on_with_other_settings_is_refused(copied):
+    """Half a run with each is neither; the schedules of the first half went on unnoticed."""
+    config = runs.read_config(copied)
+    runs.write_config(copied, dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, entropy=0.5)))
+    with pytest.raises(BadInput, match=r"config.json was changed: ppo.entropy was 0.01 and is 0.5"):
+        resume(str(copied), say=silent)
+    runs.write_config(copied, dataclasses.replace(config, keep=7))
+    resume(str(copied), say=silent)
+
+
+def test_lost_rows_are_said_and_the_rest_stays_whole(copied, notes):
+    """New rows were glued to half a line, and the file could never be read again."""
+    shutil.rmtree(copied / "checkpoints" / str(SMALL.steps))
+    path = copied / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:1000])
+    resume(str(copied), say=notes.append)
+    assert any("metrics.jsonl is shorter than it was" in note for note in notes)
+    assert max(row["update"] for row in runs.rows(path)) == 40
+
+
+def test_schedules_run_over_the_updates_a_learner_makes(tmp_path):
+    """Who joined late ended far from the last learning rate of its schedule."""
+    train(small(seats="always_d~640~ppo,ppo", seeds=1), folder=tmp_path / "run", say=silent)
+    rates = {}
+    for row in runs.rows(tmp_path / "run" / "metrics.jsonl"):
+        rates.setdefault(row["seat"], []).append(row["metrics"].get("learning_rate"))
+    for seat in (0, 1):
+        own = [rate for rate in rates[seat] if rate is not None]
+        np.testing.assert_allclose([own[0], own[-1]], [1e-3, 1e-4], rtol=1e-5)
 
 
 # --- where a run may be ---
@@ -536,7 +578,8 @@ def test_wandb_gets_every_curve_under_one_name(tmp_path, monkeypatch):
     drawn.flush()
     drawn.close()
     opened, points, last = calls
-    assert (opened["project"], opened["name"], opened["id"], opened["resume"]) == ("project", "run", "run", "allow")
+    assert (opened["project"], opened["name"], opened["id"], opened["resume"]) == ("project", "run", opened["id"], "allow")
+    assert opened["id"].startswith("run-")  # another run of that name elsewhere is another curve
     assert opened["config"] == runs.as_dict(config)
     reward, entropy = ({f"{name}/seed_3/player_{player}": value for player in (1, 2)} for name, value in POINTS)
     assert points == reward | entropy | {"step": 64}

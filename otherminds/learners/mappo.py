@@ -218,8 +218,9 @@ def look_back(state: State, rows: Trajectory, fresh: Bool[Array, "T E G"]) -> tu
     last_value = for_seats(value, config.share, 1, 1, 1, out=1)(network, held, seen, rows.last.present)
     final_value = None
     if rows.final_observation is not None:
-        seen = together(rows.final_observation, rows.present, game)
-        final_value = for_seats(value, config.share, 2, 2, 2, out=2)(network, after, seen, rows.present)
+        present = rows.present & ~rows.terminated  # whoever left in this very step is not shown
+        seen = together(rows.final_observation, present, game)
+        final_value = for_seats(value, config.share, 2, 2, 2, out=2)(network, after, seen, present)
         final_value = state.scale.restore(final_value)
     before = jnp.concatenate([memory[None], after[:-1]])
     return before, state.scale.restore(last_value), final_value

@@ -4,6 +4,7 @@ Seats are an axis: parameters and optimiser states are stacked and the whole upd
 such axis and one network learns from the rows of all its seats.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -126,28 +127,33 @@ def trainable(state: State) -> ActorCritic:
 
 
 def policy(state: State) -> "PPOPolicy":
-    return PPOPolicy(state.network, state.scale, state.config, state.game, len(state.seats))
+    return PPOPolicy(state.network, state.scale, state.config, state.game, len(state.seats), noise=state.config.action_noise)
 
 
 class PPOPolicy(SeatPolicy):
     """The networks of G seats at play."""
 
+    noise: float = eqx.field(static=True, default=0.0)  # chance of a random legal action
+
+    def without_noise(self) -> "PPOPolicy":
+        return dataclasses.replace(self, noise=0.0)
+
     def act(self, view: View, memory: Memory, key: PRNGKeyArray) -> tuple[Action, Memory, Extras]:
         step = for_seats(ActorCritic.step, self.config.share, 1, 1, 1, out=1)
         before, observation = open_memory(memory, self.config), self.game.scaled(view.observation)
         after, raw, value = step(self.network, before, observation, view.present[..., 0])
-        action, played, logits = self.play(raw, view.legal, key, partial(behaviour, self.config))
+        action, played, logits = self.play(raw, view.legal, key, partial(behaviour, self.noise))
         goal = jnp.full(value.shape, -1, jnp.int32)
         extras = Extras(logits=played, policy_logits=logits, value=self.scale.restore(value), goal=goal)
         return action, pack_memory(after, self.config), extras
 
 
-def behaviour(config: PPO, logits: Array, legal: Bool[Array, "*n actions"]) -> Array:
+def behaviour(noise: float, logits: Array, legal: Bool[Array, "*n actions"]) -> Array:
     """The distribution actions are really drawn from: the policy, with a random legal action now and then."""
-    if not config.action_noise:
+    if not noise:
         return logits
-    share = config.action_noise / jnp.maximum(legal.sum(-1, keepdims=True), 1)
-    mixed = jnp.log((1 - config.action_noise) * jnp.exp(logits) + jnp.where(legal, share, 1e-30))
+    share = noise / jnp.maximum(legal.sum(-1, keepdims=True), 1)
+    mixed = jnp.log((1 - noise) * jnp.exp(logits) + jnp.where(legal, share, 1e-30))
     return jnp.where(legal, mixed, distributions.NEVER)
 
 
@@ -173,7 +179,7 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     def loss(network: ActorCritic, part: Batch) -> tuple[Float[Array, ""], dict[str, Float[Array, " G"]]]:
         """Summed over seats, of which each depends on its own parameters alone; the mean where they share."""
         raw, value = replay(network, part, config, game)
-        terms = ppo_terms(raw, value, part, config, partial(behaviour, config))
+        terms = ppo_terms(raw, value, part, config, partial(behaviour, config.action_noise))
         total = terms["policy_loss"] + config.value_weight * terms["value_loss"] - entropy_weight * terms["entropy"]
         return total.mean() if config.share else total.sum(), terms
 
