@@ -70,7 +70,7 @@ def learning(learner: str) -> str:
             interval(evaluated["reward"]),
             interval(evaluated["iqm"]) if "iqm" in evaluated else "",
             ", ".join(f"{seat['mean']:.2f}" for seat in evaluated["reward"]["per_seat"]),
-            f"{sum(mean > 2 for mean in seeds)} of {len(seeds)}" if "stag_hunt" in evaluated["game"] else "",
+            share(sum(mean > 2 for mean in seeds), len(seeds)) if evaluated["game"].startswith("stag_hunt") else "",
             won,
             len(seeds),
             f"{trained['steps']:,}",
@@ -79,6 +79,14 @@ def learning(learner: str) -> str:
         ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def share(count: int, all_: int) -> str:
+    """How many of all, with Wilson's 95 % interval of the share."""
+    z, p = 1.96, count / all_
+    middle, half = p + z * z / (2 * all_), z * (p * (1 - p) / all_ + z * z / (4 * all_ * all_)) ** 0.5
+    low, high = ((middle + sign * half) / (1 + z * z / all_) for sign in (-1, 1))
+    return f"{count} of {all_} [{max(low, 0):.2f}, {min(high, 1):.2f}]"
 
 
 def interval(part: dict[str, float]) -> str:
