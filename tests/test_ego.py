@@ -3,10 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from otherminds.games.ego import all_to_ego, from_ego, to_ego, view
+from otherminds import make, seats
+from otherminds.games.ego import all_to_ego, from_ego, seen_from, to_ego, view
+from otherminds.rollout import collect, start
 
 from players import played
 
@@ -53,3 +56,21 @@ def test_a_policy_sees_only_its_own_seats():
     np.testing.assert_array_equal(seen.seat, [2, 0])
     np.testing.assert_array_equal(seen.legal, now.legal[:, [2, 0]])
     assert seen.reward.shape == (16, 2)
+
+
+@pytest.mark.parametrize("name", ["stag_hunt-4x4-4h1s", "snowdrift-4x4", "matrix-ipd", "stag_hunt?players=2&height=3&width=3"])
+def test_what_a_partner_sees_is_read_off_our_own_observation(name):
+    """As long as everybody is there: what I turn to my partner's frame is what my partner sees."""
+    game = make(name)
+    policies = seats.resolve(game, "random")
+    play = start(game, policies, 4, jax.random.key(0))
+    _, rows = collect(game, policies, play, 12)
+    everybody = np.asarray(rows.present.all(-1))
+    assert everybody.any()
+    for seat in range(game.seats):
+        for place in range(game.seats):
+            mine = rows.observation[:, :, seat]
+            turned = seen_from(mine, place, game.seats, game.shown_of_each, len(game.observation_shape))
+            theirs = rows.observation[:, :, (seat + place) % game.seats]
+            np.testing.assert_array_equal(np.asarray(turned)[everybody], np.asarray(theirs)[everybody])
+    np.testing.assert_array_equal(seen_from(mine, 1, game.seats, 0, len(game.observation_shape)), mine)

@@ -81,6 +81,11 @@ class Game:
         return "rotated"
 
     @property
+    def shown_of_each(self) -> int:
+        """How many leading entries of an observation show each player, ego first: 1 for a plane each; 0 where that is unknown."""
+        return 0
+
+    @property
     def seats(self) -> int:
         raise NotImplementedError
 

@@ -29,6 +29,24 @@ def all_to_ego(x: Shaped[Array, "..."], seats: tuple[int, ...], axis: int = -1) 
     return jnp.stack([to_ego(x, seat, axis) for seat in seats], axis=axis - 1 if axis < 0 else axis)
 
 
+def seen_from(
+    observation: Shaped[Array, "..."], place: int, seats: int, shown_of_each: int, inner_axes: int
+) -> Shaped[Array, "..."]:
+    """What the player at `place` in ego order sees, as far as our observation shows it: the entries of the players, rotated.
+
+    `inner_axes` is the number of axes of one observation; any leading ones stay. Where an observation does not say which entries
+    show whom, it stays as it is.
+    """
+    if not shown_of_each:
+        return observation
+    axis = observation.ndim - inner_axes
+    count = seats * shown_of_each
+    players, rest = jnp.split(observation, [count], axis)
+    lead, inner = players.shape[:axis], players.shape[axis + 1 :]
+    turned = to_ego(players.reshape(*lead, seats, shown_of_each, *inner), place, axis)
+    return jnp.concatenate([turned.reshape(players.shape), rest], axis)
+
+
 def permute_state(state: Any, order: Array) -> Any:
     """The same state with seat k played by whoever sat in seat order[k]; for the audit of symmetry."""
     moved = {name: jax.tree.map(lambda leaf: leaf[order], getattr(state, name)) for name in state.by_seat}

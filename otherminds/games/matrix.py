@@ -67,6 +67,10 @@ class Matrix(Game):
         return self.payoffs != "matching_pennies"
 
     @property
+    def shown_of_each(self) -> int:
+        return 2
+
+    @property
     def longest(self) -> int:
         return self.horizon
 

@@ -89,6 +89,10 @@ class Snowdrift(Game):
         return (self.players + 2, self.height, self.width)
 
     @property
+    def shown_of_each(self) -> int:
+        return 1
+
+    @property
     def observation_dtype(self) -> type:
         return jnp.uint8
 

@@ -110,6 +110,10 @@ class StagHunt(Game):
         return (self.players + (4 if self.view is None else 5), self.height, self.width)
 
     @property
+    def shown_of_each(self) -> int:
+        return 1
+
+    @property
     def observation_dtype(self) -> type:
         return jnp.uint8
 
