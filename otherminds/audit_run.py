@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -139,24 +139,8 @@ class Evidence:
     def policies(self) -> tuple[Seated, ...]:
         return policies_at(self.setup, self.phase, self.carry.learners, self.fixed)
 
-    @cached_property
-    def watch(self) -> Callable[[Carry], Watched]:
-        """An update as training would make it, in one program with what is watched: two might draw different actions."""
-        setup, phase = self.setup, self.phase
-        overhearing = Overhearing(setup.config, setup.game, setup.phases, setup.groups)
-
-        @jax.jit
-        def watch(carry: Carry, fixed: tuple[Seated, ...]) -> Watched:
-            assert carry.play is not None
-            policies = policies_at(setup, phase, carry.learners, fixed)
-            steps, final = setup.config.rollout, setup.game.truncates
-            play, rows = collect(setup.game, policies, carry.play, steps, final=final, states=True)
-            after, found = learn(overhearing, phase, carry, _without_states(rows), carry.play.memories)
-            logged = {k: each["metrics"] for k, each in found["learners"].items()}
-            handed = {k: each["rows"] for k, each in found["learners"].items()}
-            return Watched(rows, handed, eqx.tree_at(lambda c: c.play, after, play), found | {"learners": logged})
-
-        return lambda carry: watch(carry, self.fixed)
+    def watch(self, carry: Carry) -> Watched:
+        return _watch(self.setup, self.phase, carry, self.fixed)
 
     @cached_property
     def watched(self) -> Watched:
@@ -164,8 +148,33 @@ class Evidence:
         return self.watch(self.carry)
 
     @cached_property
+    def fresh(self) -> tuple[Any, ...]:
+        """Learners that have learned nothing yet."""
+        return first_carry(self.setup, self.seed, self.engine.policies(0, 0)).learners
+
+    @cached_property
+    def beginning(self) -> "Evidence":
+        """The same with learners that have learned nothing yet."""
+        place = self.alive[0]
+        learners = jax.tree.map(lambda all_, new: all_.at[place].set(new), self.whole.learners, self.fresh)
+        return dataclasses.replace(self, whole=eqx.tree_at(lambda c: c.learners, self.whole, learners))
+
+    @cached_property
     def updaters(self) -> dict[int, Any]:
         return {k: jax.jit(self.setup.learners[k].update) for k in self.active}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _watch(setup: Setup, phase: int, carry: Carry, fixed: tuple[Seated, ...]) -> Watched:
+    """An update as training would make it, in one program with what is watched: two might draw different actions."""
+    assert carry.play is not None
+    policies = policies_at(setup, phase, carry.learners, fixed)
+    play, rows = collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.game.truncates, states=True)
+    overhearing = Overhearing(setup.config, setup.game, setup.phases, setup.groups)
+    after, found = learn(overhearing, phase, carry, _without_states(rows), carry.play.memories)
+    logged = {k: each["metrics"] for k, each in found["learners"].items()}
+    handed = {k: each["rows"] for k, each in found["learners"].items()}
+    return Watched(rows, handed, eqx.tree_at(lambda c: c.play, after, play), found | {"learners": logged})
 
 
 def _read(run: Path, engine: Compiled, say: Callable[[str], None]) -> tuple[dict[str, Any], Carry, dict[int, Policy]]:
@@ -357,10 +366,9 @@ def _first_ratio(evidence: Evidence, provenance: Check) -> Check:
 def _equal_configs(evidence: Evidence) -> Check:
     """Equal learners learn with equal settings: those of the config, the same in every seat at every update."""
     setup = evidence.setup
-    fresh = first_carry(setup, evidence.seed, evidence.engine.policies(0, 0)).learners
     other = [
         f"{group.learner} in seats {[seat + 1 for seat in group.seats]}"
-        for group, state in zip(setup.groups, fresh, strict=True)
+        for group, state in zip(setup.groups, evidence.fresh, strict=True)
         if state.config != getattr(setup.config, group.learner)
     ]
     group_of = {(seat, phase): k for k, group in enumerate(setup.groups) for seat in group.seats for phase in group.phases}
@@ -483,10 +491,12 @@ def _learner_checks(evidence: Evidence) -> Iterator[Check]:
         suffix = f":{k + 1}" if len(evidence.active) > 1 else ""
         absent, permutation, returns, direction = (name + suffix for name in names)
         yield from _altered_data(evidence, k, absent, permutation)
-        by_hand = _returns_by_hand(evidence, k)
-        sums = _returns(evidence, k, by_hand, returns)
+        sums = _returns(evidence, k, returns)
         yield sums
-        yield _update_direction(evidence, k, by_hand, sums, direction)
+        if sums.passed is False:
+            yield _none(direction, "returns are not what they should be, and so neither are advantages")
+        else:
+            yield _update_direction(evidence.beginning, k, direction)
 
 
 def _altered_data(evidence: Evidence, k: int, absent_name: str, permutation_name: str) -> Iterator[Check]:
@@ -632,8 +642,9 @@ def _replayed(evidence: Evidence, k: int, policy: Policy, observation: Any) -> A
     return jax.tree.map(lambda leaf: leaf.reshape(steps, games, *leaf.shape[1:]), extras)
 
 
-def _returns(evidence: Evidence, k: int, by_hand: np.ndarray | None, name: str) -> Check:
+def _returns(evidence: Evidence, k: int, name: str) -> Check:
     """The returns a learner computed are those added up by hand, as far as its metrics and its scale of values tell."""
+    by_hand = _returns_by_hand(evidence, k)
     if by_hand is None:
         return _none(name, "the learner has a memory, and episodes were cut off")
     rows, metrics = evidence.watched.handed[str(k)], evidence.watched.metrics["learners"][str(k)]
@@ -660,17 +671,17 @@ def _returns(evidence: Evidence, k: int, by_hand: np.ndarray | None, name: str) 
     return Check(name, max(errors) <= RETURN_ERROR, figures)
 
 
-def _update_direction(evidence: Evidence, k: int, by_hand: np.ndarray | None, returns: Check, name: str) -> Check:
+def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
     """A small step of the policy loss alone makes actions likelier that were better than expected.
 
     To first order that holds of any policy gradient on the rows it was made of. Momentum, entropy, the critic's loss and larger
-    steps may bend it, and are left out.
+    steps may bend it, and are left out. A policy that is certain of what to do hardly moves: give evidence of the beginning.
     """
     learner, state, rows = evidence.setup.learners[k], evidence.carry.learners[k], evidence.watched.handed[str(k)]
     if state.config.core != "none":
         return _none(name, "the learner has a memory, through which earlier rows change later ones")
-    if not returns.passed or by_hand is None:
-        return _none(name, "it is not known what its returns should be")
+    by_hand = _returns_by_hand(evidence, k)
+    assert by_hand is not None
     weights = {
         "learning_rate": SMALL_STEP,
         "learning_rate_final": None,
@@ -702,7 +713,7 @@ def _update_direction(evidence: Evidence, k: int, by_hand: np.ndarray | None, re
             gains.append(float(((advantage - advantage.mean()) / advantage.std() * moved).mean()))
             sizes.append(float(np.sqrt((moved**2).mean())))
     if not sizes or max(sizes) < MOVED:
-        return _none(name, "the policy hardly moves any more, or nothing was better than anything else")
+        return _none(name, "the policy hardly moves, or nothing was better than anything else")
     together = [sum(gains)] if state.config.share else [gain for gain, size in zip(gains, sizes, strict=True) if size >= MOVED]
     return Check(name, min(together) > 0, {"advantage_times_change_of_log_probability": together, "largest_change": max(sizes)})
 
@@ -797,12 +808,11 @@ def _parameter_coverage(evidence: Evidence) -> Check:
     if not evidence.somebody_learned:
         return _none("parameter_coverage", "nobody has learned yet")
     setup = evidence.setup
-    fresh = first_carry(setup, evidence.seed, evidence.engine.policies(0, 0)).learners
     still, total = [], 0
     for k, group in enumerate(setup.groups):
         if not int(evidence.carry.learners[k].updates):
             continue
-        old, new = (setup.learners[k].trainable(states[k]) for states in (fresh, evidence.carry.learners))
+        old, new = (setup.learners[k].trainable(states[k]) for states in (evidence.fresh, evidence.carry.learners))
         share = evidence.carry.learners[k].config.share
         for (path, before), after in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True):
             moved = np.atleast_1d(np.asarray(before != after).reshape(1 if share else len(group.seats), -1).any(-1))

@@ -47,12 +47,11 @@ FAULTS = {
 }
 
 LEARNERS_OWN = {"present_steps", "absent_zero_gradient", "seat_permutation", "returns", "update_direction"}
-ALONE = {"absent_zero_gradient", "seat_permutation", "update_direction"}  # of one seat that is always there and certain
 NOT_MADE = {
     "two_learners": set(),
     "order_matters": set(),
-    "rise": {"update_order", *ALONE},
-    "collapse": {"update_order", *ALONE},
+    "rise": {"update_order", "absent_zero_gradient", "seat_permutation"},
+    "collapse": {"update_order", "absent_zero_gradient", "seat_permutation"},
     "late_learner": {"update_order", "seat_permutation"},
     "leaving_learner": {"update_order", "evaluation_equals_training", *LEARNERS_OWN},
     "recurrent": {"update_order", "update_direction"},
