@@ -1,34 +1,75 @@
 """The audit of a run: what its log and its newest checkpoint say about failures that no curve shows.
 
-Each check rests on something the code under suspicion did not compute itself: the game's own states, a second update from altered
-data, the run's settings, the first updates made anew.
+Each check rests on something the code under suspicion did not compute itself: the game's own states, returns added up by hand, a
+second update from altered data, the run's settings, the first updates made anew.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from otherminds import checkpoint, runs
+from otherminds import checkpoint, distributions, runs
 from otherminds.audit import Check
-from otherminds.config import require
+from otherminds.config import BadInput, require
 from otherminds.games.ego import view
 from otherminds.rollout import collect
 from otherminds.train import about, number
-from otherminds.types import Memory, Seated, Trajectory, of_seats
-from otherminds.updates import Carry, Compiled, Setup, first_carry, learn, one_update, policies_at, prepare
+from otherminds.types import SEAT_FIELDS, Memory, Policy, Seated, TimeStep, Trajectory, View
+from otherminds.updates import Carry, Compiled, OnHost, Setup, first_carry, learn, policies_at, prepare
 
 RATIO_ERROR = 1e-3  # of the first ratios: what single precision may do
 MOVE_ERROR = 1e-4  # of parameters after an update, as a share of how far it moved them
+DATA_ERROR = 1e-4  # of what a game shows and pays, stepped again
+RETURN_ERROR = 1e-3  # of what tells of returns, as a share of their size
+SMALL_STEP = 1e-5  # a learning rate so small that only the direction of an update counts
+MOVED = 1e-6  # the least change of log-probabilities that is more than rounding
 MORE = 16  # updates at most that are made to see episodes end
 AGAIN = 2  # updates that are made anew from the seed
 COLLAPSE = 0.25  # share of what was gained that may be lost again
+NOISE = 6  # standard errors by which two means of rewards may differ by chance, the best of many being one of them
+
+PLAYED = (
+    *("logged_reward", "present_steps", "absent_zero_gradient", "seat_permutation", "returns", "update_direction"),
+    *("update_order", "evaluation_equals_training", "seed_behaviour"),
+)
+"""Checks that play the game again."""
+
+
+class Watched(eqx.Module):
+    """A rollout and the learning from it, with all that can be seen of them."""
+
+    rows: Trajectory  # of all seats, with the states of the game
+    handed: dict[str, Trajectory]  # what each learner was really given to learn from
+    after: Carry
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Overheard:
+    """A learner whose update also says what rows it was given."""
+
+    learner: Any
+
+    def update(self, state: Any, rows: Trajectory, key: Any) -> tuple[Any, dict[str, Any]]:
+        after, metrics = self.learner.update(state, rows, key)
+        return after, {"metrics": metrics, "rows": rows}
+
+
+class Overhearing(Setup):
+    """The same run with its learners overheard."""
+
+    @cached_property
+    def learners(self) -> tuple[Any, ...]:
+        return tuple(Overheard(learner) for learner in Setup(self.config, self.game, self.phases, self.groups).learners)
 
 
 @dataclass(frozen=True)
@@ -37,25 +78,49 @@ class Evidence:
 
     run: Path
     setup: Setup
-    rows: list[dict[str, Any]]
+    engine: Compiled
+    rows: list[dict[str, Any]]  # of training, up to the checkpoint, without seeds that were frozen
     facts: dict[str, Any]
-    carry: Carry
-    phase: int
-    seed: int
+    whole: Carry  # all seeds
+    on_disk: dict[int, Policy]  # seat -> its policy as evaluation reads it
 
     @staticmethod
-    def of(run: Path) -> "Evidence":
+    def of(run: Path, say: Callable[[str], None]) -> "Evidence":
         setup = prepare(runs.read_config(run))
-        found = checkpoint.newest(run, print)
-        require(found is not None, f"{run} has no checkpoint yet: there is nothing to audit")
-        assert found is not None
+        engine = OnHost(setup) if setup.game.on_host else Compiled(setup)
+        found = checkpoint.newest(run, say)
+        if found is None:
+            raise BadInput(f"{run} has no checkpoint yet: there is nothing to audit")
         facts = found.facts
-        engine = Compiled(setup)
-        whole = checkpoint.filled(engine.like(facts["phase"]), found.arrays)
-        place = int(np.argmax(np.asarray(whole.alive)))  # the first seed that is alive, or the first
-        carry = jax.tree.map(lambda leaf: leaf[place], whole)
-        rows = [row for row in runs.rows(run / "metrics.jsonl") if "reward" in row["metrics"] or "data_seat" in row["metrics"]]
-        return Evidence(run, setup, rows, facts, carry, facts["phase"], setup.config.seed + place)
+        whole: Carry = checkpoint.filled(engine.like(facts["phase"]), found.arrays)
+        frozen = {entry["seed"] for entry in facts["frozen"]}
+        rows = [
+            row
+            for row in _logged(run / "metrics.jsonl", setup)
+            if row["update"] <= facts["update"] and row["seed"] not in frozen and not _is_evaluation(row)
+        ]
+        return Evidence(run, setup, engine, rows, facts, whole, _policies_on_disk(found, setup, whole))
+
+    @property
+    def phase(self) -> int:
+        return self.facts["phase"]
+
+    @property
+    def active(self) -> list[int]:
+        return self.setup.active(self.phase)
+
+    @property
+    def alive(self) -> list[int]:
+        """Places of the seeds that were not frozen."""
+        return [int(place) for place in np.flatnonzero(np.asarray(self.whole.alive))]
+
+    @property
+    def seed(self) -> int:
+        return self.setup.seeds[self.alive[0]]
+
+    @cached_property
+    def carry(self) -> Carry:
+        return jax.tree.map(lambda leaf: leaf[self.alive[0]], self.whole)
 
     @cached_property
     def learned_rows(self) -> list[dict[str, Any]]:
@@ -63,57 +128,101 @@ class Evidence:
         setup = self.setup
         return [row for row in self.rows if row["seat"] in setup.learned(setup.phase_at(row["update"] - 1))]
 
+    @property
+    def somebody_learned(self) -> bool:
+        begun = [phase for phase, begin in enumerate(self.setup.boundaries) if begin < self.facts["update"]]
+        return any(self.setup.active(phase) for phase in begun)
+
     @cached_property
     def fixed(self) -> tuple[Seated, ...]:
-        return Compiled(self.setup).policies(self.phase, self.facts["update"])
+        return self.engine.policies(self.phase, self.facts["update"])
 
     @cached_property
     def policies(self) -> tuple[Seated, ...]:
         return policies_at(self.setup, self.phase, self.carry.learners, self.fixed)
 
-    @cached_property
-    def play(self) -> Any:
-        """The rollout that an update of a carry would learn from, with the states of the game."""
-        setup, phase = self.setup, self.phase
-
-        @jax.jit
-        def play(carry: Carry, fixed: tuple[Seated, ...]) -> Trajectory:
-            assert carry.play is not None
-            policies = policies_at(setup, phase, carry.learners, fixed)
-            return collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.game.truncates, states=True)[1]
-
-        return lambda carry: play(carry, self.fixed)
+    def watch(self, carry: Carry) -> Watched:
+        return _watch(self.setup, self.phase, carry, self.fixed)
 
     @cached_property
-    def update(self) -> Any:
-        """(carry, metrics) of an update as training would make it."""
-        update = jax.jit(lambda carry, fixed: one_update(self.setup, self.phase, fixed, carry))
-        return lambda carry: update(carry, self.fixed)
+    def watched(self) -> Watched:
+        """The next update."""
+        return self.watch(self.carry)
 
     @cached_property
-    def played(self) -> Trajectory:
-        return self.play(self.carry)
+    def fresh(self) -> tuple[Any, ...]:
+        """Learners that have learned nothing yet."""
+        return first_carry(self.setup, self.seed, self.engine.policies(0, 0)).learners
 
     @cached_property
-    def next_metrics(self) -> dict[str, Any]:
-        """What the next update would log."""
-        return jax.device_get(self.update(self.carry)[1])
-
-    def own_rows(self, k: int) -> Trajectory:
-        """The rows that learner k would learn from, without the states of the game, which are not its to see."""
-        assert self.carry.play is not None
-        memory = self.carry.play.memories[self.setup.active(self.phase).index(k)]
-        plain = dataclasses.replace(self.played, state=None, after=None)
-        return of_seats(plain, self.setup.groups[k].seats, memory)
+    def beginning(self) -> "Evidence":
+        """The same with learners that have learned nothing yet."""
+        place = self.alive[0]
+        learners = jax.tree.map(lambda all_, new: all_.at[place].set(new), self.whole.learners, self.fresh)
+        return dataclasses.replace(self, whole=eqx.tree_at(lambda c: c.learners, self.whole, learners))
 
     @cached_property
     def updaters(self) -> dict[int, Any]:
-        return {k: jax.jit(self.setup.learners[k].update) for k in self.setup.active(self.phase)}
+        return {k: jax.jit(self.setup.learners[k].update) for k in self.active}
 
 
-def audit_run(run: Path) -> Iterator[Check]:
-    """All checks of a run, one after the other, so that a caller can show progress."""
-    evidence = Evidence.of(run)
+@partial(jax.jit, static_argnums=(0, 1))
+def _watch(setup: Setup, phase: int, carry: Carry, fixed: tuple[Seated, ...]) -> Watched:
+    """An update as training would make it, in one program with what is watched: two might draw different actions."""
+    assert carry.play is not None
+    policies = policies_at(setup, phase, carry.learners, fixed)
+    play, rows = collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.game.truncates, states=True)
+    overhearing = Overhearing(setup.config, setup.game, setup.phases, setup.groups)
+    after, found = learn(overhearing, phase, carry, _without_states(rows), carry.play.memories)
+    logged = {k: each["metrics"] for k, each in found["learners"].items()}
+    handed = {k: each["rows"] for k, each in found["learners"].items()}
+    return Watched(rows, handed, eqx.tree_at(lambda c: c.play, after, play), found | {"learners": logged})
+
+
+def _policies_on_disk(found: checkpoint.Checkpoint, setup: Setup, whole: Carry) -> dict[int, Policy]:
+    """Of those who learn now, one by one."""
+    alive = np.asarray(whole.alive)
+    if setup.game.on_host or not alive.any():
+        return {}
+    own = [seat for k in setup.active(found.facts["phase"]) for seat in setup.groups[k].seats]
+    begun = found.facts["update"] > setup.boundaries[found.facts["phase"]]
+    return {seat: checkpoint.policy_of(found, seat, setup.seeds[int(alive.argmax())]) for seat in own} if begun else {}
+
+
+def _logged(path: Path, setup: Setup) -> Iterator[dict[str, Any]]:
+    """The rows of a log."""
+    for count, row in enumerate(runs.rows(path), 1):
+        try:
+            fits = row["seed"] in setup.seeds and row["seat"] in range(setup.game.seats)
+            fits &= isinstance(row["update"], int) and row["update"] >= 1
+            fits &= all(isinstance(value, int | float) for value in row["metrics"].values())
+        except (TypeError, KeyError, AttributeError):
+            fits = False
+        require(fits, f"{path}, line {count}: expected update, seed, seat and metrics of this run, got {str(row)[:60]}")
+        yield row
+
+
+def _is_evaluation(row: dict[str, Any]) -> bool:
+    return any(name.startswith("evaluation_") for name in row["metrics"])
+
+
+def _without_states(rows: Trajectory) -> Trajectory:
+    """What learners may see."""
+    return dataclasses.replace(rows, state=None, after=None)
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def audit_run(run: Path, say: Callable[[str], None] = _to_stderr) -> Iterator[Check]:
+    """All checks of a run, one after the other, so that a caller can show progress. `say` hears of damaged checkpoints."""
+    evidence = Evidence.of(run, say)
+    if not evidence.alive:
+        yield _finite(evidence)
+        for name in ("provenance", "first_ratio", "equal_configs", "no_collapse", *PLAYED, "parameter_coverage"):
+            yield _none(name, "every seed was frozen")
+        return
     provenance = _provenance(evidence)
     yield provenance
     yield _finite(evidence)
@@ -121,9 +230,8 @@ def audit_run(run: Path) -> Iterator[Check]:
     yield _equal_configs(evidence)
     yield _no_collapse(evidence)
     if evidence.setup.game.on_host:
-        reason = f"{evidence.setup.config.game} is stepped on the host and cannot be played again"
-        for name in ("logged_reward", "present_steps", "absent_zero_gradient", "seat_permutation", "update_order"):
-            yield Check(name, None, {"reason": reason})
+        for name in PLAYED:
+            yield _none(name, f"{evidence.setup.config.game} is stepped on the host and cannot be played again")
     else:
         yield _logged_reward(evidence)
         yield _present_steps(evidence)
@@ -134,14 +242,79 @@ def audit_run(run: Path) -> Iterator[Check]:
     yield _parameter_coverage(evidence)
 
 
+def _none(name: str, reason: str) -> Check:
+    return Check(name, None, {"reason": reason})
+
+
 def _provenance(evidence: Evidence) -> Check:
-    """Every update of a seat was made of that seat's own data."""
+    """Every update of a seat was made of that seat's own data: by the log, and by the game for what the next update is given."""
+    if not evidence.somebody_learned:
+        return _none("provenance", "nobody has learned yet")
     wrong = [row for row in evidence.learned_rows if row["metrics"].get("data_seat") != row["seat"]]
     found: dict[str, Any] = {"updates_of_seats": len(evidence.learned_rows), "from_another_seat": len(wrong)}
     if wrong:
         seen = sorted({(row["seat"], row["metrics"].get("data_seat")) for row in wrong}, key=str)
         found["which"] = [f"player_{seat + 1} learned from {_player(source)}" for seat, source in seen]
-    return Check("provenance", bool(evidence.learned_rows) and not wrong, found)
+    strange: list[str] = []
+    if evidence.active and not evidence.setup.game.on_host:
+        strange = _not_its_own(evidence)
+        found |= {"seat_steps_compared": int(evidence.watched.rows.reward.size), "not_its_own": strange}
+    return Check("provenance", bool(evidence.learned_rows) and not wrong and not strange, found)
+
+
+def _not_its_own(evidence: Evidence) -> list[str]:
+    """Columns of what learners are given that are not those of their seats, by the game's own word where it has one.
+
+    Whether presence is what the game says, `present_steps` asks. What an absent seat saw and did means nothing.
+    """
+    rows, game = evidence.watched.rows, evidence.setup.game
+    own = {name: np.asarray(getattr(rows, name)) for name in SEAT_FIELDS if getattr(rows, name) is not None}
+    own |= _own_columns(evidence)
+    present = np.asarray(jax.jit(jax.vmap(jax.vmap(game.present)))(rows.state))
+    strange = []
+    for k in evidence.active:
+        handed = evidence.watched.handed[str(k)]
+        for j, seat in enumerate(evidence.setup.groups[k].seats):
+            for name, true in own.items():
+                gap = _differ(np.asarray(getattr(handed, name))[:, :, j], true[:, :, seat], axes=2)
+                counts = np.ones_like(gap) if name in ("reward", "terminated", "present") else present[:, :, seat]
+                if count := int((gap & counts).sum()):
+                    strange.append(f"{name} of player_{seat + 1} in {count} steps")
+            for name in ("observation", "legal", "present"):
+                given, true = (np.asarray(getattr(moment, name)) for moment in (handed.last, rows.last))
+                if _differ(given[:, j], true[:, seat], axes=1).any():
+                    strange.append(f"{name} of player_{seat + 1} after the last step")
+    return strange
+
+
+def _own_columns(evidence: Evidence) -> dict[str, np.ndarray]:
+    """What the game itself says of each row, stepped again from its own states, [T, E, A]."""
+    game, rows, play = evidence.setup.game, evidence.watched.rows, evidence.carry.play
+    assert play is not None
+
+    def again(state: Any, action: Any, key: Any) -> Any:
+        after, outcome = game.step(state, action, key)
+        return outcome, game.observe(state), game.legal(state), game.goal_reached(state, action, after)
+
+    keys = _game_keys(play.key, rows, len(evidence.policies))
+    outcome, observation, legal, goal = jax.device_get(jax.jit(jax.vmap(jax.vmap(again)))(rows.state, rows.action, keys))
+    over, terminated = np.asarray(play.over), []
+    for left, ended, truncated in zip(outcome.left, outcome.terminated, outcome.truncated, strict=True):
+        terminated.append((left | ended[:, None]) & ~over)
+        over = (over | terminated[-1]) & ~(ended | truncated)[:, None]
+    return {
+        "observation": observation,
+        "legal": legal,
+        "reward": outcome.reward,
+        "goal_reached": goal,
+        "terminated": np.stack(terminated),
+    }
+
+
+def _differ(left: np.ndarray, right: np.ndarray, axes: int) -> np.ndarray:
+    """Where two arrays differ, by their first axes; the others are features."""
+    near = np.isclose(left.astype(np.float64), right.astype(np.float64), atol=DATA_ERROR)
+    return np.asarray(~near.all(tuple(range(axes, left.ndim))))
 
 
 def _player(seat: float | None) -> str:
@@ -160,8 +333,9 @@ def _first_ratio(evidence: Evidence, provenance: Check) -> Check:
     own = [row["metrics"] for row in evidence.learned_rows if row["metrics"].get("data_seat") == row["seat"]]
     errors = [metrics["first_ratio_error"] for metrics in own if "first_ratio_error" in metrics]
     if not errors:
-        return Check("first_ratio", None, {"reason": "no update was made of its own seat's data"})
-    note = {} if provenance.passed else {"left_out": "updates from another seat's data, whose ratios mean nothing"}
+        return _none("first_ratio", "no update was made of its own seat's data")
+    left_out = provenance.passed is False
+    note = {"left_out": "updates from another seat's data, whose ratios mean nothing"} if left_out else {}
     evidence_ = {"updates_of_seats": len(errors), "largest_error": max(errors), "allowed": RATIO_ERROR} | note
     return Check("first_ratio", len(errors) == len(own) and max(errors) <= RATIO_ERROR, evidence_)
 
@@ -169,10 +343,9 @@ def _first_ratio(evidence: Evidence, provenance: Check) -> Check:
 def _equal_configs(evidence: Evidence) -> Check:
     """Equal learners learn with equal settings: those of the config, the same in every seat at every update."""
     setup = evidence.setup
-    fresh = first_carry(setup, setup.config.seed, Compiled(setup).policies(0, 0)).learners
     other = [
         f"{group.learner} in seats {[seat + 1 for seat in group.seats]}"
-        for group, state in zip(setup.groups, fresh, strict=True)
+        for group, state in zip(setup.groups, evidence.fresh, strict=True)
         if state.config != getattr(setup.config, group.learner)
     ]
     group_of = {(seat, phase): k for k, group in enumerate(setup.groups) for seat in group.seats for phase in group.phases}
@@ -192,34 +365,43 @@ def _equal_configs(evidence: Evidence) -> Check:
 
 
 def _no_collapse(evidence: Evidence) -> Check:
-    """The reward at the end is not far below the best it was since seats last changed, as a share of what the whole run gained.
-
-    Of the whole run, because a learner that joins those who can play already may gain next to nothing.
-    """
+    """The reward at the end is not far below the best it was since seats last changed."""
     setup = evidence.setup
     by_update: dict[int, list[float]] = {}
     for row in evidence.learned_rows:
         if "reward" in row["metrics"]:
             by_update.setdefault(row["update"], []).append(row["metrics"]["reward"])
-    updates = [update for update in sorted(by_update) if update > setup.boundaries[evidence.phase]]
-    rewards = np.array([np.mean(by_update[update]) for update in updates])
+    updates, means = sorted(by_update), np.array([np.mean(by_update[update]) for update in sorted(by_update)])
+    since = int(np.searchsorted(updates, setup.boundaries[evidence.phase], "right"))
+    passed, found = collapse(means[since:], means[:since])
+    if "peak_at" in found:
+        found["peak_step"] = int(updates[since + found.pop("peak_at")] * setup.config.steps_per_update)
+    return Check("no_collapse", passed, found)
+
+
+def collapse(rewards: np.ndarray, earlier: np.ndarray) -> tuple[bool | None, dict[str, Any]]:
+    """(whether it is none, figures) of the mean rewards of updates since seats last changed, and of those before.
+
+    What is lost is measured against what the whole run gained, because a learner that joins those who can play already may gain
+    next to nothing. Noise is what neighbours differ by, without the trend they share and the largest twentieth, which may be the
+    collapse itself.
+    """
     if len(rewards) < 20:
-        return Check("no_collapse", None, {"reason": f"only {len(rewards)} updates in which episodes ended"})
+        return None, {"reason": f"only {len(rewards)} updates in which episodes ended"}
     width = max(5, len(rewards) // 10)
     means = np.convolve(rewards, np.ones(width) / width, "valid")
+    apart = np.diff(rewards) - np.median(np.diff(rewards))
+    usual = np.sort(np.abs(apart))[: -max(1, len(apart) // 20)]
+    noise = NOISE * float(np.sqrt((usual**2).mean() / 2 / width))
     best = int(means.argmax())
-    noise = max(np.std(rewards[-width:]), np.std(rewards[best : best + width])) / width**0.5
-    peak, last = float(means.max()), float(means[-1])
-    start = min(means[0], np.mean([np.mean(by_update[update]) for update in sorted(by_update)[:width]]))
-    lost, gained = peak - last, peak - float(start)
-    found = {
-        "peak": peak,
-        "peak_step": int(updates[best + width - 1] * setup.config.steps_per_update),
-        "final": last,
-        "lost_share_of_gain": lost / gained if gained > 0 else 0.0,
-        "allowed": COLLAPSE,
-    }
-    return Check("no_collapse", bool(lost <= max(COLLAPSE * gained, 6 * noise)), found)
+    start = min(float(means[0]), float(np.mean(np.concatenate([earlier, rewards])[:width])))
+    peak, final = float(means[best]), float(means[-1])
+    gained, lost = peak - start, peak - final
+    allowed = max(COLLAPSE * gained, noise)
+    found = {"start": start, "peak": peak, "final": final, "gained": gained, "lost": lost, "allowed": allowed, "noise": noise}
+    if gained <= max(noise, 1e-6 * abs(peak)):
+        return None, {"reason": "nothing was gained, so there is nothing to lose"} | found
+    return lost <= allowed, found | {"peak_at": best + width - 1}
 
 
 def _logged_reward(evidence: Evidence) -> Check:
@@ -230,7 +412,8 @@ def _logged_reward(evidence: Evidence) -> Check:
     gap, episodes, worst = 0.0, 0, 0.0
     for _ in range(min(-(-(game.longest or steps) // steps) + 1, MORE)):
         assert carry.play is not None
-        rows = evidence.play(carry)
+        watched = evidence.watched if carry is evidence.carry else evidence.watch(carry)
+        rows = watched.rows
         again = step_again(rows.state, rows.action, _game_keys(carry.play.key, rows, len(evidence.policies)))[1]
         reward, ended = np.asarray(again.reward, np.float64), np.asarray(again.terminated | again.truncated)
         sums = []
@@ -238,14 +421,16 @@ def _logged_reward(evidence: Evidence) -> Check:
             so_far = so_far + reward[t]
             sums += list(so_far[ended[t]])
             so_far = np.where(ended[t][:, None], 0.0, so_far)
-        carry, metrics = evidence.update(carry)
-        gap = max(gap, float(np.abs(reward - np.asarray(rows.reward)).max()))
+        carry = watched.after
+        gap = max(gap, float((np.abs(reward - np.asarray(rows.reward)) / (1 + np.abs(reward))).max()))
         if sums:
             episodes += len(sums)
-            difference = np.abs(np.mean(sums, 0) - np.asarray(metrics["seats"]["reward"], np.float64))
+            difference = np.abs(np.mean(sums, 0) - np.asarray(watched.metrics["seats"]["reward"], np.float64))
             worst = max(worst, float((difference / (1 + np.abs(np.mean(sums, 0)))).max()))
     found = {"largest_difference_of_a_step": gap, "episodes": episodes, "largest_difference_of_what_is_logged": worst}
-    return Check("logged_reward", gap <= 1e-4 and worst <= 1e-3 and episodes > 0, found)
+    if gap <= DATA_ERROR and not episodes:
+        return Check("logged_reward", None, {"reason": f"no episode ended in {MORE} updates"} | found)
+    return Check("logged_reward", gap <= DATA_ERROR and worst <= 1e-3, found)
 
 
 def _game_keys(key: Any, rows: Trajectory, policies: int) -> Any:
@@ -258,44 +443,64 @@ def _game_keys(key: Any, rows: Trajectory, policies: int) -> Any:
 
 
 def _present_steps(evidence: Evidence) -> Check:
-    """The losses of each seat used as many steps as it was present in the game, by the game's own word."""
-    setup, rows = evidence.setup, evidence.played
-    present = np.asarray(jax.jit(jax.vmap(jax.vmap(setup.game.present)))(rows.state))
-    used, true = [], []
-    for k in setup.active(evidence.phase):
-        metrics = evidence.next_metrics["learners"][str(k)]
-        used += [int(count) for count in metrics["present_steps"]]
-        true += [int(present[:, :, int(seat)].sum()) for seat in metrics["data_seat"]]
-    return Check("present_steps", used == true, {"used": used, "present": true, "of": int(present[:, :, 0].size)})
+    """The losses of each seat used the steps in which it was present in the game, by the game's own word."""
+    if not evidence.active:
+        return _none("present_steps", "nobody learns now")
+    watched = evidence.watched
+    present = np.asarray(jax.jit(jax.vmap(jax.vmap(evidence.setup.game.present)))(watched.rows.state))
+    used, true, wrong = [], [], 0
+    for k in evidence.active:
+        metrics, given = watched.metrics["learners"][str(k)], np.asarray(watched.handed[str(k)].present)
+        for j, seat in enumerate(np.asarray(metrics["data_seat"], int)):
+            used.append(int(metrics["present_steps"][j]))
+            true.append(int(present[:, :, seat].sum()))
+            wrong += int((given[:, :, j] != present[:, :, seat]).sum())
+    found = {"used": used, "present": true, "of": int(present[:, :, 0].size), "taken_for_the_other": wrong}
+    return Check("present_steps", used == true and not wrong, found)
 
 
 def _learner_checks(evidence: Evidence) -> Iterator[Check]:
-    """Checks that make a second update from altered data, for each learner that plays."""
-    for k in evidence.setup.active(evidence.phase):
-        name = f":{k + 1}" if len(evidence.setup.active(evidence.phase)) > 1 else ""
-        learner, state, rows = evidence.setup.learners[k], evidence.carry.learners[k], evidence.own_rows(k)
-        key = jax.random.key(0)
-        after, _ = evidence.updaters[k](state, rows, key)
-        move = _distance(learner.trainable(state), learner.trainable(after))
-
-        absent = np.asarray(~rows.present)
-        if not absent.any():
-            yield Check(f"absent_zero_gradient{name}", None, {"reason": "nobody was absent"})
+    """Checks of what each learner that plays makes of its rows."""
+    names = ("absent_zero_gradient", "seat_permutation", "returns", "update_direction")
+    if not evidence.active:
+        yield from (_none(name, "nobody learns now") for name in names)
+    for k in evidence.active:
+        suffix = f":{k + 1}" if len(evidence.active) > 1 else ""
+        absent, permutation, returns, direction = (name + suffix for name in names)
+        yield from _altered_data(evidence, k, absent, permutation)
+        sums = _returns(evidence, k, returns)
+        yield sums
+        if sums.passed is False:
+            yield _none(direction, "returns are not what they should be, and so neither are advantages")
         else:
-            other, _ = evidence.updaters[k](state, _garbled(rows), key)
-            gap = _distance(learner.trainable(after), learner.trainable(other))
-            found = {"absent_seat_steps": int(absent.sum()), "moved_by_them": gap, "moved_in_all": move}
-            yield Check(f"absent_zero_gradient{name}", gap <= MOVE_ERROR * move, found)
+            yield _update_direction(evidence.beginning, k, direction)
 
-        count = len(state.seats)
-        if count == 1:
-            yield Check(f"seat_permutation{name}", None, {"reason": "the learner has one seat"})
-        else:
-            order = np.roll(np.arange(count), -1)
-            moved, _ = evidence.updaters[k](_reordered(state, order), _reordered_rows(rows, order), key)
-            gap = _distance(learner.trainable(_reordered(after, order)), learner.trainable(moved))
-            found = {"seats": count, "largest_difference": gap, "moved_in_all": move}
-            yield Check(f"seat_permutation{name}", gap <= MOVE_ERROR * move, found)
+
+def _altered_data(evidence: Evidence, k: int, absent_name: str, permutation_name: str) -> Iterator[Check]:
+    """Checks that make a second update from altered data."""
+    learner, state, rows = evidence.setup.learners[k], evidence.carry.learners[k], evidence.watched.handed[str(k)]
+    key = jax.random.key(0)
+    after, _ = evidence.updaters[k](state, rows, key)
+    move = _distance(learner.trainable(state), learner.trainable(after))
+
+    absent = np.asarray(~rows.present)
+    if not absent.any():
+        yield _none(absent_name, "nobody was absent")
+    else:
+        other, _ = evidence.updaters[k](state, _garbled(rows), key)
+        gap = _distance(learner.trainable(after), learner.trainable(other))
+        found = {"absent_seat_steps": int(absent.sum()), "moved_by_them": gap, "moved_in_all": move}
+        yield Check(absent_name, gap <= MOVE_ERROR * move, found)
+
+    count = len(state.seats)
+    if count == 1:
+        yield _none(permutation_name, "the learner has one seat")
+    else:
+        order = np.roll(np.arange(count), -1)
+        moved, _ = evidence.updaters[k](_reordered(state, order), _reordered_rows(rows, order), key)
+        gap = _distance(learner.trainable(_reordered(after, order)), learner.trainable(moved))
+        found = {"seats": count, "largest_difference": gap, "moved_in_all": move}
+        yield Check(permutation_name, gap <= MOVE_ERROR * move, found)
 
 
 def _distance(left: Any, right: Any) -> float:
@@ -329,17 +534,173 @@ def _reordered(state: Any, order: np.ndarray) -> Any:
 
 
 def _reordered_rows(rows: Trajectory, order: np.ndarray) -> Trajectory:
+    """Rows of a learner with its seats in another order."""
+    moved = {name: getattr(rows, name)[:, :, order] for name in SEAT_FIELDS if getattr(rows, name) is not None}
+    fields = ("action", "reward", "goal_reached", "terminated", "observation", "legal", "present")
+    last = dataclasses.replace(rows.last, **{name: getattr(rows.last, name)[:, order] for name in fields})
     memory = jax.tree.map(lambda leaf: leaf[:, order], rows.memory)
-    return dataclasses.replace(of_seats(rows, tuple(int(place) for place in order), memory), everyone=rows.everyone)
+    return dataclasses.replace(rows, **moved, last=last, memory=memory, seat=rows.seat[order])
+
+
+def returns_by_hand(
+    reward: np.ndarray,
+    value: np.ndarray,
+    last_value: np.ndarray,
+    final_value: np.ndarray | None,
+    present: np.ndarray,
+    last_present: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    *,
+    discount: float,
+    trace: float,
+) -> np.ndarray:
+    """λ-returns [T, E, G], added up row by row from the end: the rules of `returns.lambda_returns`, written a second time."""
+    later = _stand_in(last_value, last_present)
+    next_value, next_present = later, last_present
+    found = np.zeros(reward.shape)
+    for t in reversed(range(len(reward))):
+        follows = np.where(next_present, (1 - trace) * next_value + trace * later, later)
+        cut_off = 0.0 if final_value is None else _stand_in(final_value[t], present[t] & ~terminated[t])
+        follows = np.where(truncated[t][:, None], cut_off, follows)
+        later = found[t] = reward[t] + discount * np.where(terminated[t], 0.0, follows)
+        next_value, next_present = value[t], present[t]
+    return found
+
+
+def _stand_in(value: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """For absent seats the mean of those present."""
+    count = np.maximum(present.sum(-1, keepdims=True), 1)
+    return np.where(present, value, np.where(present, value, 0.0).sum(-1, keepdims=True) / count)
+
+
+def _returns_by_hand(evidence: Evidence, k: int) -> np.ndarray | None:
+    """What learner k should take for the returns of its rows; None where memories of what was cut off would be needed."""
+    rows, after, config = evidence.watched.handed[str(k)], evidence.watched.after.play, evidence.carry.learners[k].config
+    place, seats = evidence.active.index(k), evidence.setup.groups[k].seats
+    assert after is not None
+    policy = evidence.policies[place].policy
+    seen = _seen(rows.last.observation, rows.last.legal, rows.last.present, after.now, seats)
+    last_value = policy.step(seen, after.memories[place], jax.random.key(0))[2].value
+    final_value = None
+    if rows.final_observation is not None and np.asarray(rows.truncated).any():
+        if config.core != "none":
+            return None
+        final_value = np.asarray(_replayed(evidence, k, policy, rows.final_observation).value, np.float64)
+    reward, terminated = np.asarray(rows.reward, np.float64), np.asarray(rows.terminated)
+    if prosocial := getattr(config, "prosocial", 0.0):
+        assert rows.everyone is not None
+        reward = (1 - prosocial) * reward + prosocial * np.asarray(rows.everyone.reward, np.float64).mean(-1, keepdims=True)
+        opened = np.concatenate([np.asarray(rows.first)[1:], np.asarray(rows.last.first)[None]])
+        terminated = np.broadcast_to((opened & ~np.asarray(rows.truncated))[..., None], reward.shape)
+    return returns_by_hand(
+        *(reward, np.asarray(rows.value, np.float64), np.asarray(last_value, np.float64), final_value),
+        *(np.asarray(rows.present), np.asarray(rows.last.present), terminated, np.asarray(rows.truncated)),
+        discount=config.discount,
+        trace=config.trace,
+    )
+
+
+def _seen(observation: Any, legal: Any, present: Any, now: TimeStep, seats: tuple[int, ...]) -> View:
+    """What the policy in `seats` sees of a moment, with what its learner was given in place of its own columns."""
+    seen = view(now, seats)
+    return dataclasses.replace(seen, observation=observation, legal=legal, present=seen.present.at[..., 0].set(present))
+
+
+def _replayed(evidence: Evidence, k: int, policy: Policy, observation: Any) -> Any:
+    """What a policy without memory says of all rows of learner k, [T, E, G], if it observes this."""
+    rows, everyone, seats = evidence.watched.handed[str(k)], evidence.watched.rows, evidence.setup.groups[k].seats
+    steps, games = rows.first.shape
+    flat = lambda x: x.reshape(steps * games, *x.shape[2:])  # noqa: E731
+    moments = TimeStep(**{field.name: flat(getattr(everyone, field.name)) for field in dataclasses.fields(TimeStep)})
+    seen = _seen(flat(observation), flat(rows.legal), flat(rows.present), moments, seats)
+    memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (steps * games, *leaf.shape)), policy.initial_memory())
+    extras = policy.step(seen, memory, jax.random.key(0))[2]
+    return jax.tree.map(lambda leaf: leaf.reshape(steps, games, *leaf.shape[1:]), extras)
+
+
+def _returns(evidence: Evidence, k: int, name: str) -> Check:
+    """The returns a learner computed are those added up by hand, as far as its metrics and its scale of values tell."""
+    by_hand = _returns_by_hand(evidence, k)
+    if by_hand is None:
+        return _none(name, "the learner has a memory, and episodes were cut off")
+    rows, metrics = evidence.watched.handed[str(k)], evidence.watched.metrics["learners"][str(k)]
+    present, value = np.asarray(rows.present), np.asarray(rows.value, np.float64)
+    errors = []
+    for j, logged in enumerate(np.asarray(metrics["explained_variance"], np.float64)):
+        here = present[:, :, j]
+        target, guess = by_hand[:, :, j][here], value[:, :, j][here]
+        if here.any() and target.std() > RETURN_ERROR * (1 + np.abs(target).max()):
+            unexplained = (target - guess).var() / target.var()
+            errors.append(float(abs(1 - logged - unexplained) / (1 + unexplained)))
+    old, new = evidence.carry.learners[k], evidence.watched.after.learners[k]
+    if old.config.normalise_value and present.any():
+        sums = jnp.asarray(by_hand, jnp.float32)
+        expected = old.scale.take_in(sums, rows.present)
+        for power, parts in enumerate(zip(*((s.first, s.second) for s in (old.scale, expected, new.scale)), strict=True), 1):
+            before, right, found = (np.asarray(part, np.float64) for part in parts)
+            size = np.abs(right - before) + 0.1 * np.abs(by_hand[present]).mean() ** power
+            errors.append(float((np.abs(found - right) / np.maximum(size, 1e-8)).max()))
+    if not errors:
+        return _none(name, "all returns are alike")
+    cut_off = int(np.asarray(rows.truncated).sum())
+    figures = {"seat_steps": int(present.sum()), "cut_off": cut_off, "largest_error": max(errors), "allowed": RETURN_ERROR}
+    return Check(name, max(errors) <= RETURN_ERROR, figures)
+
+
+def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
+    """A small step of the policy loss alone makes actions likelier that were better than expected.
+
+    To first order that holds of any policy gradient on the rows it was made of. Momentum, entropy, the critic's loss and larger
+    steps may bend it, and are left out. A policy that is certain of what to do hardly moves: give evidence of the beginning.
+    """
+    learner, state, rows = evidence.setup.learners[k], evidence.carry.learners[k], evidence.watched.handed[str(k)]
+    if state.config.core != "none":
+        return _none(name, "the learner has a memory, through which earlier rows change later ones")
+    by_hand = _returns_by_hand(evidence, k)
+    assert by_hand is not None
+    weights = {
+        "learning_rate": SMALL_STEP,
+        "learning_rate_final": None,
+        "entropy": 0.0,
+        "entropy_final": None,
+        "value_weight": 0.0,
+    }
+    careful = dataclasses.replace(
+        state,
+        config=dataclasses.replace(state.config, **weights),
+        sizes=dataclasses.replace(state.sizes, epochs=1, minibatches=1),
+        optimiser=jax.tree.map(jnp.zeros_like, state.optimiser),
+    )
+    after, metrics = jax.jit(learner.update)(careful, rows, jax.random.key(0))
+    if float(np.max(metrics["first_ratio_error"])) > RATIO_ERROR:
+        return _none(name, "the policy that learns is not the one that played")
+    distribution = distributions.for_actions(evidence.setup.game.continuous)
+    before, later = (
+        distribution.log_probability(_replayed(evidence, k, learner.policy(s), rows.observation).logits, rows.action)
+        for s in (state, after)
+    )
+    change, present = np.asarray(later - before, np.float64), np.asarray(rows.present)
+    better = by_hand - np.asarray(rows.value, np.float64)
+    gains, sizes = [], []
+    for j in range(present.shape[2]):
+        here = present[:, :, j]
+        advantage, moved = better[:, :, j][here], change[:, :, j][here]
+        if here.any() and advantage.std() > RETURN_ERROR * (1 + np.abs(by_hand[:, :, j][here]).max()):
+            gains.append(float(((advantage - advantage.mean()) / advantage.std() * moved).mean()))
+            sizes.append(float(np.sqrt((moved**2).mean())))
+    if not sizes or max(sizes) < MOVED:
+        return _none(name, "the policy hardly moves, or nothing was better than anything else")
+    together = [sum(gains)] if state.config.share else [gain for gain, size in zip(gains, sizes, strict=True) if size >= MOVED]
+    return Check(name, min(together) > 0, {"advantage_times_change_of_log_probability": together, "largest_change": max(sizes)})
 
 
 def _update_order(evidence: Evidence) -> Check:
     """It does not matter which learner is updated first."""
-    active = evidence.setup.active(evidence.phase)
+    active = evidence.active
     if len(active) < 2:
-        return Check("update_order", None, {"reason": "there is one learner"})
-    assert evidence.carry.play is not None
-    plain = dataclasses.replace(evidence.played, state=None, after=None)
+        return _none("update_order", "there is one learner" if active else "nobody learns now")
+    plain = _without_states(evidence.watched.rows)
     results = [
         jax.jit(
             lambda carry, rows, order=order: learn(evidence.setup, evidence.phase, carry, rows, carry.play.memories, order)[0]
@@ -351,22 +712,25 @@ def _update_order(evidence: Evidence) -> Check:
 
 
 def _evaluation_equals_training(evidence: Evidence) -> Check:
-    """A policy read from disk, seat by seat, as evaluation does, plays like the one in training at the same moment."""
+    """A policy read from disk, seat by seat, plays like the one in training at the same moment, without its noise."""
     setup, carry = evidence.setup, evidence.carry
     assert carry.play is not None
     gaps = {}
-    for place, k in enumerate(setup.active(evidence.phase)):
+    for place, k in enumerate(evidence.active):
         group = setup.groups[k]
         whole = evidence.policies[place].policy.step(
             view(carry.play.now, group.seats), carry.play.memories[place], jax.random.key(0)
         )
         for j, seat in enumerate(group.seats):
-            policy = checkpoint.load_policy(evidence.run, seat, str(evidence.facts["step"]), evidence.seed)
+            if seat not in evidence.on_disk:
+                continue
             memory: Memory = jax.tree.map(lambda leaf, j=j: leaf[:, j : j + 1], carry.play.memories[place])
-            alone = policy.step(view(carry.play.now, (seat,)), memory, jax.random.key(0))
+            alone = evidence.on_disk[seat].step(view(carry.play.now, (seat,)), memory, jax.random.key(0))
             there = np.asarray(carry.play.now.present[:, seat])
-            difference = np.abs(np.asarray(whole[2].logits[:, j]) - np.asarray(alone[2].logits[:, 0]))[there]
+            difference = np.abs(np.asarray(whole[2].policy_logits[:, j]) - np.asarray(alone[2].logits[:, 0]))[there]
             gaps[f"player_{seat + 1}"] = float(difference.max(initial=0.0))
+    if not gaps:
+        return _none("evaluation_equals_training", "nobody who sits there now has learned yet")
     worst = max(gaps.values())
     return Check(
         "evaluation_equals_training", worst <= 1e-4, {"games": setup.config.parallel, "largest_difference_of_logits": gaps}
@@ -374,46 +738,58 @@ def _evaluation_equals_training(evidence: Evidence) -> Check:
 
 
 def _seed_behaviour(evidence: Evidence) -> Check:
-    """The same seed gives the same curve, another seed another one."""
-    setup = evidence.setup
-    engine = Compiled(setup)
+    """The same seed gives the same curve, another seed another one and other parameters."""
+    setup, engine = evidence.setup, evidence.engine
     count = min([AGAIN, setup.config.updates, *filter(None, setup.boundaries)])
     _, metrics = engine.advance(engine.before(engine.first(), 0, 0), 0, count)
     metrics = jax.device_get(metrics)
     logged = {(row["update"], row["seed"], row["seat"]): row["metrics"] for row in evidence.rows if row["update"] <= count}
-    frozen = {entry["seed"] for entry in evidence.facts["frozen"]}
-    compared, different, curves = 0, 0, {}
-    for s, seed in enumerate(setup.seeds):
-        if seed in frozen:
-            continue
-        curve = []
+    compared, different, curves, parameters = 0, 0, [], []
+    for s in evidence.alive:
+        curve: list[float] = []
         for i in range(count):
-            for k, values in metrics["learners"].items():
+            values = {seat: {name: x[i, s, seat] for name, x in metrics["seats"].items()} for seat in range(setup.game.seats)}
+            for k, learned in metrics["learners"].items():
                 for j, seat in enumerate(setup.groups[int(k)].seats):
-                    known = logged.get((i + 1, seed, seat), {})
-                    for name, value in values.items():
-                        compared += 1
-                        different += known.get(name) != number(value[i, s, j])
-                    curve.append(float(values["policy_loss"][i, s, j]))
-        curves[seed] = tuple(curve)
-    twins = len(curves) - len(set(curves.values()))
+                    values[seat] |= {name: x[i, s, j] for name, x in learned.items()}
+                    curve.append(float(learned["policy_loss"][i, s, j]))
+            for seat, own in values.items():
+                anew = {name: number(value) for name, value in own.items() if np.isfinite(value)}
+                known = logged.get((i + 1, setup.seeds[s], seat), {})
+                compared += len(anew)
+                different += sum(known.get(name) != value for name, value in anew.items())
+        curves.append(tuple(curve))
+        states = jax.tree.map(lambda leaf, s=s: leaf[s], evidence.whole.learners)
+        own_parameters = [learner.trainable(state) for learner, state in zip(setup.learners, states, strict=True)]
+        parameters.append(checkpoint.digest(checkpoint.named(own_parameters)))
+    twins = max(len(each) - len(set(each)) for each in ([c for c in curves if c], parameters))
     found: dict[str, Any] = {"updates_made_anew": count, "numbers": compared, "different": different, "seeds_alike": twins}
-    then = runs.read_json(evidence.run / "run.json")
-    if any(then.get(fact) != about()[fact] for fact in ("machine", "threads", "jax", "jaxlib", "otherminds", "commit")):
-        found["reason"] = "the run was made with other code or on another machine: figures only"
+    if not _made_here(evidence.run):
+        found["reason"] = "the run was made with other code or on another machine, or nobody knows: figures only"
         return Check("seed_behaviour", None if not twins else False, found)
     return Check("seed_behaviour", compared > 0 and not different and not twins, found)
 
 
+def _made_here(run: Path) -> bool:
+    """Whether a run was made on this machine by this code."""
+    try:
+        then = runs.read_json(run / "run.json")
+    except BadInput:
+        return False
+    now, facts = about(), ("machine", "threads", "jax", "jaxlib", "otherminds", "commit")
+    return isinstance(then, dict) and all(then.get(fact) == now[fact] for fact in facts)
+
+
 def _parameter_coverage(evidence: Evidence) -> Check:
     """Every array of parameters of every seat has moved since the start."""
+    if not evidence.somebody_learned:
+        return _none("parameter_coverage", "nobody has learned yet")
     setup = evidence.setup
-    fresh = first_carry(setup, evidence.seed, Compiled(setup).policies(0, 0)).learners
     still, total = [], 0
     for k, group in enumerate(setup.groups):
         if not int(evidence.carry.learners[k].updates):
             continue
-        old, new = (setup.learners[k].trainable(states[k]) for states in (fresh, evidence.carry.learners))
+        old, new = (setup.learners[k].trainable(states[k]) for states in (evidence.fresh, evidence.carry.learners))
         share = evidence.carry.learners[k].config.share
         for (path, before), after in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True):
             moved = np.atleast_1d(np.asarray(before != after).reshape(1 if share else len(group.seats), -1).any(-1))

@@ -1,5 +1,6 @@
 """A run made and audited with one production function broken, in a process of its own: `python broken_runs.py FAULT FOLDER`."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from otherminds import audit_run, networks, rollout, updates
+from otherminds.audit import describe
 from otherminds.config import Train
 from otherminds.learners import base, ppo
-from otherminds.train import train
+from otherminds.train import Stopped, train
 
 SMALL = Train(
     game="stag_hunt?height=3&width=3&hares=3",
@@ -39,6 +41,36 @@ def wrong_data():
     """The last seat is trained on the first seat's data."""
     plain = updates.of_seats
     updates.of_seats = lambda rows, seats, memory: plain(rows, tuple(seat % 3 for seat in seats), memory)
+    return SMALL
+
+
+def rewards_of_the_next():
+    """Each seat is trained on its own data but for the reward, which is the next seat's."""
+    plain = updates.of_seats
+
+    def mixed(rows, seats, memory):
+        return dataclasses.replace(plain(rows, seats, memory), reward=jnp.roll(rows.reward, -1, 2)[:, :, jnp.array(seats)])
+
+    updates.of_seats = mixed
+    return SMALL
+
+
+def no_bootstrap():
+    """What follows the last row of a rollout is taken to be worth nothing."""
+    plain = ppo.look_back
+
+    def look_back(*arguments):
+        before, last_value, final_value = plain(*arguments)
+        return before, last_value * 0, final_value
+
+    ppo.look_back = look_back
+    return SMALL
+
+
+def against_the_gradient():
+    """The policy loss has the wrong sign."""
+    plain = base.clipped_policy
+    base.clipped_policy = lambda *arguments: -plain(*arguments)
     return SMALL
 
 
@@ -177,6 +209,39 @@ def rise():
     return dataclasses.replace(small, ppo=dataclasses.replace(small.ppo, learning_rate=0.01))
 
 
+def late_learner():
+    """A control: nobody learns at first."""
+    return dataclasses.replace(SMALL, seats="nearest_stag~700~ppo,nearest_stag,nearest_stag,nearest_stag")
+
+
+def leaving_learner():
+    """A control: nobody learns in the end."""
+    return dataclasses.replace(SMALL, game="matrix-ipd?horizon=8", seats="ppo~640~always_c,always_d")
+
+
+def recurrent():
+    """A control: learners with memories that share parameters, among those who look on."""
+    settings = dataclasses.replace(SMALL.ppo, core="gru", core_size=8, segment=4, share=True)
+    return dataclasses.replace(SMALL, seats="ppo,ppo,ppo,nearest_hare", ppo=settings)
+
+
+def cut_off():
+    """A control: a game with a limit of time that nobody observes, and a prosocial learner with noise."""
+    small = dataclasses.replace(SMALL, game="jaxmarl:MPE_simple_spread_v3", steps=16 * 8 * 6)
+    return dataclasses.replace(small, ppo=dataclasses.replace(small.ppo, prosocial=0.5, action_noise=0.1))
+
+
+def dead():
+    """No seed survives its first update."""
+    return dataclasses.replace(SMALL, ppo=dataclasses.replace(SMALL.ppo, learning_rate=1e38))
+
+
+def on_host():
+    """A control: a game stepped in Python, with a change of seats."""
+    game = "pettingzoo:parallel_games:Small?length=3"
+    return dataclasses.replace(SMALL, game=game, seats="ppo,random~64~ppo,random", parallel=4, steps=4 * 8 * 4)
+
+
 def not_finite():
     """The second seed starts with weights beyond all bounds."""
     plain = updates.first_carry
@@ -193,5 +258,9 @@ def not_finite():
 if __name__ == "__main__":
     config = globals()[sys.argv[1]]()
     folder = Path(sys.argv[2])
-    train(config, folder=folder, say=lambda line: None)
-    print(json.dumps([[check.name, check.passed] for check in audit_run.audit_run(folder)]))
+    with contextlib.suppress(Stopped):
+        train(config, folder=folder, say=lambda line: None)
+    checks = list(audit_run.audit_run(folder))
+    for check in checks:
+        print(check.name, check.passed, describe(check), file=sys.stderr)
+    print(json.dumps([[check.name, check.passed] for check in checks]))
