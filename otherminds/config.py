@@ -169,6 +169,60 @@ class MAPPO(Network):
 
 
 @dataclass(frozen=True)
+class OpponentModel:
+    """What a partner will do, given its view, its goal and, if known, who it is."""
+
+    channels: int = 16
+    """On boards: features of each cell."""
+    repeats: int = 6
+    """On boards: how many cells far what lies there is carried, less one."""
+    hidden: tuple[int, ...] = (64,)
+    """Units of each layer behind that; of all layers where there is no board."""
+    goal_input: Literal["concat", "film", "generated"] = "concat"
+    """How what is told beside the view comes in."""
+    identity: Flag = False
+    """Tell who the partner is."""
+    goal: Flag = True
+    """Tell what the partner is after."""
+    rewarded_only: Flag = False
+    """Learn only from episodes in which the partner was rewarded."""
+    learning_rate: float = 4e-3
+    """At the start; it falls to 0 along half a cosine."""
+    batch: int = 256
+
+
+@dataclass(frozen=True)
+class WorldModel:
+    """What a step leads to: the next observation, the reward and whether it is over, given the joint action."""
+
+    kind: Literal["direct", "latent"] = "direct"
+    """Predict the next observation at once, or a hidden state from which it is then drawn."""
+    channels: int = 32
+    """On boards: features of each cell."""
+    repeats: int = 1
+    """On boards: how far a cell looks around before actions are taken, less one."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Units of each layer where there is no board."""
+    action_input: Literal["concat", "film", "generated"] = "concat"
+    """How the joint action comes in."""
+    reward_target: Literal["none", "r", "q", "r+v"] = "r"
+    """What the reward head learns: nothing, the reward, the return, or the reward and the discounted value of what follows."""
+    plane_weights: tuple[float, ...] = ()
+    """Weights of the planes (or entries) of an observation in the loss; none: all 1."""
+    consistency: float = 0.0
+    """Of `latent`: weight of the distance between the hidden state predicted and that of what really followed."""
+    contrastive: float = 0.0
+    """Of `latent`: weight of telling what really followed from what followed elsewhere."""
+    reconstruction: float = 1.0
+    """Of `latent`: weight of drawing the present observation from its own hidden state."""
+    reward_weight: float = 1.0
+    end_weight: float = 1.0
+    learning_rate: float = 3e-3
+    """At the start; it falls to 0 along half a cosine."""
+    batch: int = 256
+
+
+@dataclass(frozen=True)
 class Sizes:
     """How much data an update has and how often it is gone through; common to all learners."""
 

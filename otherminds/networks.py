@@ -128,6 +128,61 @@ class Torso(eqx.Module):
         return x
 
 
+class Conditioned(eqx.Module):
+    """A layer whose input comes with something told beside it: a goal, an identity, an action.
+
+    `concat` puts it beside the input. `film` scales and shifts the outputs by it (Perez et al. 2018). `generated` lets it choose
+    the weights: those of the layer are a base and one increment for each number told.
+    """
+
+    base: Dense
+    tell: Dense | None
+    increments: Float[Array, "*stack told inputs outputs"] | None
+    kind: str = eqx.field(static=True)
+
+    @staticmethod
+    def make(random: np.random.Generator, inputs: int, told: int, outputs: int, kind: str) -> "Conditioned":
+        if kind == "concat" or not told:
+            return Conditioned(Dense.make(random, inputs + told, outputs), None, None, "concat")
+        base = Dense.make(random, inputs, outputs)
+        if kind == "film":
+            return Conditioned(base, Dense.make(random, told, 2 * outputs, 0.1), None, kind)
+        grown = jnp.stack([orthogonal(random, inputs, outputs, 0.1) for _ in range(told)])
+        return Conditioned(base, Dense.make(random, told, outputs, 0.1), grown, kind)
+
+    def __call__(self, x: Float[Array, "*n inputs"], told: Float[Array, "*n told"]) -> Float[Array, "*n outputs"]:
+        if self.tell is None:
+            return jax.nn.relu(self.base(jnp.concatenate([x, told], -1)))
+        if self.increments is None:
+            scale, shift = jnp.split(self.tell(told), 2, -1)
+            return jax.nn.relu(self.base(x) * (1 + scale) + shift)
+        grown = jnp.einsum("...t,tio,...i->...o", told, self.increments, x)
+        return jax.nn.relu(self.base(x) + grown + self.tell(told))
+
+
+class Cells(eqx.Module):
+    """From planes to features of every cell: one convolution for what is there, one, repeated, to carry it across the board.
+
+    The repeated one has the same weights at every repetition and sees the input again, so what it learns of a short way holds for
+    a long one. After n repetitions a cell knows of what lies n + 1 cells away.
+    """
+
+    enter: Convolution
+    carry: Convolution
+    repeats: int = eqx.field(static=True)
+
+    @staticmethod
+    def make(random: np.random.Generator, planes: int, channels: int, repeats: int) -> "Cells":
+        return Cells(Convolution.make(random, planes, channels), Convolution.make(random, channels, channels), repeats)
+
+    def __call__(self, x: Float[Array, "*n H W planes"]) -> Float[Array, "*n H W channels"]:
+        entered = self.enter(x)
+        features = jax.nn.relu(entered)
+        for _ in range(self.repeats):
+            features = jax.nn.relu(self.carry(features) + entered)
+        return features
+
+
 class Core(eqx.Module):
     """Memory from step to step: a GRU (Cho et al. 2014) or an LSTM (Hochreiter and Schmidhuber 1997)."""
 

@@ -118,6 +118,8 @@ def test_a_run_killed_and_stopped_again_and_again(trained, programs, tmp_path):
 def test_a_signal_asks_once_and_is_obeyed_at_once_the_second_time(kind):
     """A terminal that was closed took half a minute of training with it."""
     before = signal.getsignal(kind)
+    if before == signal.SIG_IGN:
+        pytest.skip("these tests were started in a way that ignores this signal, and so must a run")
     with training._signals() as asked:
         signal.raise_signal(kind)
         assert asked == [128 + kind]

@@ -1,0 +1,96 @@
+"""What a partner will do: its distribution over actions, given what it sees, what it is after and, if we know, who it is.
+
+Everything is in the frame of whoever is modelled: our observation is turned so that the partner comes first (`ego.seen_from`).
+Where an observation does not say who is who, it stays as it is, and the partner's place is told beside it.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from otherminds.config import OpponentModel as Config
+from otherminds.games.base import Game
+from otherminds.games.ego import seen_from
+from otherminds.losses import masked_mean
+from otherminds.networks import Cells, Conditioned, Dense, Torso
+
+
+class OpponentModel(eqx.Module):
+    """Logits of a partner's next action. `told` is what is known beside its view: goal, identity, place."""
+
+    torso: Cells | Torso
+    behind: Conditioned
+    head: Dense
+    on_board: bool = eqx.field(static=True)
+    everywhere: bool = eqx.field(static=True)  # what is told is told to every cell
+
+    @staticmethod
+    def make(config: Config, game: Game, told: int, random: np.random.Generator) -> "OpponentModel":
+        """`told` is how many numbers are told beside the view."""
+        on_board = is_board(game)
+        everywhere = on_board and config.goal_input == "concat"
+        if on_board:
+            planes = game.observation_shape[0] + (told if everywhere else 0)
+            torso: Cells | Torso = Cells.make(random, planes, config.channels, config.repeats)
+            features = config.channels
+        else:
+            torso = Torso.make(random, game.observation_shape, config.hidden, "relu")
+            features = config.hidden[-1]
+        behind = Conditioned.make(random, features, told, config.hidden[-1], config.goal_input)
+        return OpponentModel(torso, behind, Dense.make(random, config.hidden[-1], game.actions, 0.01), on_board, everywhere)
+
+    def __call__(self, view: Float[Array, "n ..."], told: Float[Array, "n told"]) -> Float[Array, "n actions"]:
+        """`view` is the partner's own, scaled (`Game.scaled`)."""
+        if not self.on_board:
+            return self.head(self.behind(self.torso(view), told))
+        planes = jnp.moveaxis(view, -3, -1)
+        own = planes[..., :1]
+        if self.everywhere:
+            spread = jnp.broadcast_to(told[..., None, None, :], (*planes.shape[:-1], told.shape[-1]))
+            planes = jnp.concatenate([planes, spread], -1)
+        here = (self.torso(planes) * own).sum((-3, -2))  # the features of the cell the partner stands on
+        return self.head(self.behind(here, told))
+
+
+def is_board(game: Game) -> bool:
+    """Whether observations are planes of which the first show the players."""
+    return len(game.observation_shape) == 3 and game.shown_of_each == 1
+
+
+def view_of(game: Game, observation: Num[Array, "n ..."], place: int) -> Float[Array, "n ..."]:
+    """What the partner at `place` in ego order sees, as far as our own observation shows it, scaled."""
+    turned = seen_from(observation, place, game.seats, game.shown_of_each, len(game.observation_shape))
+    return game.scaled(turned)
+
+
+def told_size(config: Config, game: Game, goals: int, identities: int) -> int:
+    """How many numbers are told beside a view."""
+    place = 0 if game.shown_of_each else game.seats
+    return (goals if config.goal else 0) + (identities if config.identity else 0) + place
+
+
+def tell(
+    config: Config,
+    game: Game,
+    place: Int[Array, " n"],
+    goal: Float[Array, "n goals"],
+    identity: Float[Array, "n identities"],
+) -> Float[Array, "n told"]:
+    """What is told beside a view. A goal or identity that is not known is all zeros."""
+    parts = [goal] if config.goal else []
+    parts += [identity] if config.identity else []
+    parts += [] if game.shown_of_each else [jax.nn.one_hot(place, game.seats)]
+    return jnp.concatenate(parts, -1) if parts else jnp.zeros((len(place), 0))
+
+
+def loss(
+    logits: Float[Array, "*n actions"], action: Int[Array, "*n"], present: Bool[Array, "*n"]
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """Cross-entropy over steps at which the partner was there: one who left does not "stay"."""
+    log = jax.nn.log_softmax(logits)
+    chosen = jnp.take_along_axis(log, jnp.maximum(action, 0)[..., None], -1)[..., 0]
+    cross_entropy = masked_mean(-chosen, present)
+    hit = masked_mean((logits.argmax(-1) == action) * 1.0, present)
+    return cross_entropy, {"cross_entropy": cross_entropy, "top_1": hit}

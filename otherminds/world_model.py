@@ -1,0 +1,184 @@
+"""What a step leads to, in the ego frame: P(next observation, reward, end | observation, joint action).
+
+On a board every action is taken where the player stands, so the joint action enters as planes: who does what on which cell.
+Entries of an observation that are 0 or 1 are predicted as probabilities, all others by how much they change.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from otherminds.config import WorldModel as Config
+from otherminds.config import require
+from otherminds.games.base import Game
+from otherminds.losses import masked_mean
+from otherminds.networks import Cells, Conditioned, Convolution, Dense, Torso
+from otherminds.opponent_model import is_board
+
+SURE = 4.0  # logits with which a board is expected to stay as it is, before anything is learned
+
+
+class Prediction(eqx.Module):
+    """What is expected of a step."""
+
+    logits: Float[Array, "n ..."]  # of entries that are 0 or 1; of others, their next value, scaled
+    reward: Float[Array, " n"]
+    end: Float[Array, " n"]  # logit of: nothing of value follows for the ego
+    hidden: Float[Array, "n ..."]  # the state behind it
+
+    def observation(self, game: Game) -> Float[Array, "n ..."]:
+        """Expected values of the next observation, scaled: probabilities where entries are 0 or 1. Never rounded."""
+        return jnp.where(_like(binary(game), self.logits), jax.nn.sigmoid(self.logits), self.logits)
+
+
+def binary(game: Game) -> Bool[Array, "..."]:
+    """Which entries of an observation are 0 or 1: counts that need no scale."""
+    counts = jnp.issubdtype(game.observation_dtype, jnp.unsignedinteger)
+    return jnp.broadcast_to(jnp.asarray(counts & (game.observation_scale == 1)), game.observation_shape)
+
+
+def _like(x: Array, y: Array) -> Array:
+    """`x` with as many leading axes as `y` has more."""
+    return x.reshape((1,) * (y.ndim - x.ndim) + x.shape)
+
+
+class WorldModel(eqx.Module):
+    """Encoder, one step of the dynamics, decoder and the two heads."""
+
+    encoder: Cells | Torso
+    act: Conditioned
+    spread: Convolution | Dense
+    decoder: Dense
+    reward: Dense
+    end: Dense
+    game: Game = eqx.field(static=True)
+    on_board: bool = eqx.field(static=True)
+
+    @staticmethod
+    def make(config: Config, game: Game, random: np.random.Generator) -> "WorldModel":
+        require(not game.continuous, f"{game.id} has continuous actions: the world model takes discrete ones")
+        joint = game.seats * game.actions
+        on_board = is_board(game)
+        if on_board:
+            size, outputs = config.channels, game.observation_shape[0]
+            encoder: Cells | Torso = Cells.make(random, outputs, size, config.repeats)
+            spread: Convolution | Dense = Convolution.make(random, size, size)
+        else:
+            size, outputs = config.hidden[-1], int(np.prod(game.observation_shape))
+            encoder, spread = Torso.make(random, game.observation_shape, config.hidden, "relu"), Dense.make(random, size, size)
+        return WorldModel(
+            encoder=encoder,
+            act=Conditioned.make(random, size, joint, size, config.action_input),
+            spread=spread,
+            decoder=Dense.make(random, size, outputs, 0.1),
+            reward=Dense.make(random, size, 1, 0.1),
+            end=Dense.make(random, size, 1, 0.1),
+            game=game,
+            on_board=on_board,
+        )
+
+    def encode(self, observation: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        """The state behind an observation (scaled); on a board, features of each cell."""
+        return self.encoder(jnp.moveaxis(observation, -3, -1) if self.on_board else observation)
+
+    def step(
+        self, hidden: Float[Array, "n ..."], observation: Float[Array, "n ..."], action: Int[Array, "n A"]
+    ) -> tuple[Float[Array, "n ..."], Float[Array, " n"], Float[Array, " n"]]:
+        """(state behind what follows, reward, logit of the end). The observation says where on the board each player acts."""
+        told = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
+        if not self.on_board:
+            acted = self.act(hidden, told.reshape(*told.shape[:-2], -1))
+            return jax.nn.relu(self.spread(acted)), self.reward(acted)[..., 0], self.end(acted)[..., 0]
+        players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
+        placed = players[..., None] * told[..., None, None, :, :]
+        acted = self.act(hidden, placed.reshape(*placed.shape[:-2], -1))
+        here = (acted * players[..., :1]).sum((-3, -2))  # what happens on the ego's own cell
+        return jax.nn.relu(self.spread(acted)), self.reward(here)[..., 0], self.end(here)[..., 0]
+
+    def decode(self, hidden: Float[Array, "n ..."], before: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        """Logits (or values) of the observation that a state shows; what is seen now is expected to stay."""
+        drawn = self.decoder(hidden)
+        drawn = jnp.moveaxis(drawn, -1, -3) if self.on_board else drawn.reshape(before.shape)
+        stays = jnp.where(_like(binary(self.game), before), SURE * (2 * before - 1), before)
+        return stays + drawn
+
+    def __call__(self, observation: Float[Array, "n ..."], action: Int[Array, "n A"]) -> Prediction:
+        hidden, reward, end = self.step(self.encode(observation), observation, action)
+        return Prediction(self.decode(hidden, observation), reward, end, hidden)
+
+
+class Step(eqx.Module):
+    """Steps to learn from, of the ego."""
+
+    observation: Num[Array, "n ..."]
+    action: Int[Array, "n A"]  # ego order, -1 for a player that was absent
+    next_observation: Num[Array, "n ..."]
+    target: Float[Array, " n"]  # of the reward head
+    end: Bool[Array, " n"]
+    present: Bool[Array, " n"]  # steps at which the ego was absent teach nothing
+
+
+def losses(model: WorldModel, config: Config, steps: Step) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """The sum that is minimised, and each of its terms by name."""
+    game = model.game
+    before, after = game.scaled(steps.observation), game.scaled(steps.next_observation)
+    hidden = model.encode(before)
+    later, reward, end = model.step(hidden, before, steps.action)
+    weights = _plane_weights(config, game)
+
+    def drawn(logits: Float[Array, "n ..."], truth: Float[Array, "n ..."]) -> Float[Array, ""]:
+        apart = jnp.where(
+            _like(binary(game), truth), optax.sigmoid_binary_cross_entropy(logits, truth), 0.5 * (logits - truth) ** 2
+        )
+        return masked_mean((apart * _like(weights, apart)).mean(tuple(range(1, apart.ndim))), steps.present)
+
+    terms = {
+        "observation": drawn(model.decode(later, before), after),
+        "reward": masked_mean(0.5 * (reward - steps.target) ** 2, steps.present),
+        "end": masked_mean(optax.sigmoid_binary_cross_entropy(end, steps.end * 1.0), steps.present),
+    }
+    factors = {"observation": 1.0, "reward": 0.0 if config.reward_target == "none" else config.reward_weight}
+    factors["end"] = config.end_weight
+    if config.kind == "latent":
+        follows = jax.lax.stop_gradient(model.encode(after))
+        terms["reconstruction"] = drawn(model.decode(hidden, jnp.full_like(before, 0.5)), before)
+        terms["consistency"] = masked_mean(((later - follows) ** 2).mean(tuple(range(1, later.ndim))), steps.present)
+        terms["contrastive"] = _contrast(later, follows, steps.present)
+        factors |= {name: getattr(config, name) for name in ("reconstruction", "consistency", "contrastive")}
+    return sum((factors[name] * terms[name] for name in terms), jnp.float32(0.0)), terms
+
+
+def _plane_weights(config: Config, game: Game) -> Float[Array, "..."]:
+    """The weight of each entry of an observation."""
+    planes = game.observation_shape[0]
+    given = config.plane_weights or (1.0,) * planes
+    require(len(given) == planes, f"--world_model.plane-weights has {len(given)} numbers, and {game.id} shows {planes} planes")
+    inner = (1,) * (len(game.observation_shape) - 1)
+    return jnp.broadcast_to(jnp.array(given).reshape(planes, *inner), game.observation_shape)
+
+
+def _contrast(later: Float[Array, "n ..."], follows: Float[Array, "n ..."], present: Bool[Array, " n"]) -> Float[Array, ""]:
+    """How well what really followed is told from what followed elsewhere in the batch (van den Oord et al. 2018)."""
+    left, right = (x.reshape(len(x), -1) for x in (later, follows))
+    left, right = (x / (jnp.linalg.norm(x, axis=-1, keepdims=True) + 1e-6) for x in (left, right))
+    likeness = jnp.where(present[None], left @ right.T / 0.1, -1e9)
+    return masked_mean(-jnp.diagonal(jax.nn.log_softmax(likeness)), present)
+
+
+def reward_target(
+    kind: str,
+    reward: Float[Array, " n"],
+    value_after: Float[Array, " n"],
+    returns: Float[Array, " n"],
+    end: Bool[Array, " n"],
+    discount: float,
+) -> Float[Array, " n"]:
+    """What the reward head learns: see docs/world_model.md for which of them a search can use."""
+    if kind == "q":
+        return returns
+    if kind == "r+v":
+        return reward + discount * jnp.where(end, 0.0, value_after)
+    return reward
