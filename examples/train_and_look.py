@@ -1,10 +1,9 @@
 """Train a PPO beside three stag hunters, see that it learned to join them, audit the run, and leave a replay to look at.
 
-python examples/train_and_look.py [FOLDER] [STEPS]
+python examples/train_and_look.py [NAME] [STEPS]
 """
 
 import sys
-from pathlib import Path
 
 from otherminds import render, seats
 from otherminds.audit import describe
@@ -12,10 +11,12 @@ from otherminds.audit_run import audit_run
 from otherminds.config import Evaluate, Train
 from otherminds.evaluate import evaluate
 from otherminds.games import make
+from otherminds.runs import folder_of
 from otherminds.train import train
 
 
-def main(folder: Path, steps: int) -> None:
+def main(name: str, steps: int) -> None:
+    folder = folder_of(name)
     config = Train(seats="ppo,nearest_stag,nearest_stag,nearest_stag", steps=steps, seeds=3)
     result = train(config, folder=folder)
     print(f"{result['steps']:,} steps of {config.seeds} seeds in {result['seconds']} s")
@@ -35,4 +36,4 @@ def main(folder: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/example"), int(sys.argv[2]) if len(sys.argv) > 2 else 500_000)
+    main(sys.argv[1] if len(sys.argv) > 1 else "example", int(sys.argv[2]) if len(sys.argv) > 2 else 500_000)

@@ -53,3 +53,13 @@ def test_the_python_in_the_readme_runs():
     block = re.search(r"```python\n(import jax\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     result = subprocess.run([sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=200, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(example, tmp_path):
+    """One ended in a traceback after all its training: a bare name is looked for under runs/."""
+    command = [sys.executable, str(example), "tried", "5120"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "FAIL" not in result.stdout
+    assert (tmp_path / "runs" / "tried" / "replay.gif").stat().st_size > 1000
