@@ -75,14 +75,14 @@ def training(config: Train, updates: int) -> Program:
     """A training under way, which each run takes `updates` further: a part of what one call can do, or whole calls."""
     setup = prepare(config)
     engine = Compiled(setup)
-    carry, done = engine.first(), 0
+    carry, made = engine.first(), 0
 
     def run() -> Any:
-        nonlocal carry, done
+        nonlocal carry, made
         for _ in range(-(-updates // CALL)):
-            carry = engine.before(carry, 0, done)
-            carry, metrics = engine.advance(carry, done, min(CALL, updates))
-            done += min(CALL, updates)
+            carry = engine.before(carry, 0, made)
+            carry, metrics = engine.advance(carry, made, min(CALL, updates))
+            made += min(CALL, updates)
         return carry, metrics
 
     jax.block_until_ready(run())

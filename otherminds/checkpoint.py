@@ -186,10 +186,10 @@ def newest(run: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     return newest(run, warn) if known else None
 
 
-def find(run: Path, which: str, warn: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint that is meant by a number of steps, `final` (the newest that is whole) or `best`."""
+def find(run: Path, which: str) -> Checkpoint:
+    """The checkpoint that is meant by a number of steps, `final` (the newest that is whole; warns of others) or `best`."""
     if which == "final":
-        found = newest(run, warn)
+        found = newest(run, lambda damage: warnings.warn(damage, stacklevel=2))
         if found is None:
             raise BadInput(f"{run} has no checkpoint yet")
         return found
@@ -241,13 +241,12 @@ def groups_of(config: Train, game: Game) -> tuple[lineup.Group, ...]:
 
 def phase_of(found: Checkpoint, config: Train, game: Game) -> lineup.Phase:
     """Who sat where when a checkpoint was written."""
-    phases = lineup.phases(lineup.spread(config.seats, game.seats, game.id))
-    return [phase for phase in phases if phase.start < max(found.step, 1)][-1]
+    return lineup.phases(lineup.spread(config.seats, game.seats, game.id))[found.facts["phase"]]
 
 
 def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = None) -> Policy:
     """The policy that a run learned for a seat, ready to sit anywhere it fits. `seed` is one of the run's; none: its first."""
-    return policy_of(find(run, step, lambda damage: warnings.warn(damage, stacklevel=2)), seat, seed)
+    return policy_of(find(run, step), seat, seed)
 
 
 def policy_of(found: Checkpoint, seat: int, seed: int | None = None) -> Policy:
@@ -261,10 +260,10 @@ def policy_of(found: Checkpoint, seat: int, seed: int | None = None) -> Policy:
     require(
         bool(owners), f"player_{seat + 1} of {run} learned nothing; those who did: {', '.join(map(str, learned)) or 'nobody'}"
     )
-    phases = lineup.phases(lineup.spread(config.seats, game.seats, game.id))
-    begun = [(k, group) for k, group in owners if phases[group.phases[0]].start < found.step]
+    now = found.facts["phase"]
+    begun = [(k, group) for k, group in owners if group.phases[0] <= now]
     require(bool(begun), f"player_{seat + 1} of {run} had not begun to learn at step {found.step:,}: choose a later one")
-    place, group = max(begun, key=lambda owner: max(k for k in owner[1].phases if phases[k].start < found.step))
+    place, group = max(begun, key=lambda owner: max(phase for phase in owner[1].phases if phase <= now))
     seed = config.seed if seed is None else seed
     require(
         config.seed <= seed < config.seed + config.seeds,

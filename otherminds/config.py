@@ -184,11 +184,6 @@ class OpponentModel:
     """Tell who the partner is."""
     goal: Flag = True
     """Tell what the partner is after."""
-    rewarded_only: Flag = False
-    """Learn only from episodes in which the partner was rewarded."""
-    learning_rate: float = 4e-3
-    """At the start; it falls to 0 along half a cosine."""
-    batch: int = 256
 
 
 @dataclass(frozen=True)
@@ -217,9 +212,6 @@ class WorldModel:
     """Of `latent`: weight of drawing the present observation from its own hidden state."""
     reward_weight: float = 1.0
     end_weight: float = 1.0
-    learning_rate: float = 3e-3
-    """At the start; it falls to 0 along half a cosine."""
-    batch: int = 256
 
 
 @dataclass(frozen=True)
@@ -339,7 +331,7 @@ NOT_SAVED = ("config", "json")
 
 @dataclass(frozen=True)
 class Collect:
-    """Play episodes and keep them as a dataset: what was seen, done and earned, and the truth behind it."""
+    """Play episodes and keep them as a dataset: what was seen, played and earned, and the truth behind it."""
 
     out: Path
     """The file to write, NAME.npz."""

@@ -1,4 +1,4 @@
-"""Games that were played, on disk: what was seen, done and earned, row by row, and the truth behind it.
+"""Games that were played, on disk: what was seen, played and earned, row by row, and the truth behind it.
 
 A dataset is one compressed file of plain arrays with a schema. Nothing in it can run code, and whatever does not fit is refused.
 """
@@ -67,11 +67,6 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.rows.first)
-
-    @property
-    def episode(self) -> np.ndarray:
-        """[N]: the number of each row's episode."""
-        return np.cumsum(self.rows.first) - 1
 
     def table(self) -> np.ndarray:
         """[episodes, longest]: the rows of each episode, -1 behind its end."""
@@ -142,6 +137,8 @@ def _columns(rows: Any) -> dict[str, np.ndarray]:
         "end": end,
         "probabilities": (odds / odds.sum(-1, keepdims=True)).astype(np.float32),
     }
+    kept["goal"] = np.where(rows.present, rows.goal, -1)  # who left is after nothing and draws nothing
+    kept["probabilities"] = np.where(np.asarray(rows.present)[..., None], kept["probabilities"], 0.0).astype(np.float32)
     small = {"action": np.int8, "goal_reached": np.int16, "goal": np.int16}
     return {name: np.asarray(column).astype(small.get(name, np.asarray(column).dtype)) for name, column in kept.items()}
 

@@ -159,8 +159,7 @@ def _policies_on_disk(found: checkpoint.Checkpoint, setup: Setup, whole: Carry) 
     if setup.game.on_host or not alive.any():
         return {}
     own = [seat for k in setup.active(found.facts["phase"]) for seat in setup.groups[k].seats]
-    begun = found.facts["update"] > setup.boundaries[found.facts["phase"]]
-    return {seat: checkpoint.policy_of(found, seat, setup.seeds[int(alive.argmax())]) for seat in own} if begun else {}
+    return {seat: checkpoint.policy_of(found, seat, setup.seeds[int(alive.argmax())]) for seat in own}
 
 
 def _logged(path: Path, setup: Setup) -> Iterator[dict[str, Any]]:

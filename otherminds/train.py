@@ -325,8 +325,8 @@ class Session:
 
     def _speed(self) -> float:
         """Game steps a second, all seeds together, without compiling."""
-        done = self.update * self.config.steps_per_update * self.config.seeds
-        return done / self.working if self.working else 0.0
+        played = self.update * self.config.steps_per_update * self.config.seeds
+        return played / self.working if self.working else 0.0
 
     def _seconds(self) -> float:
         """Spent on this run, by all processes that worked on it."""

@@ -176,7 +176,7 @@ def reward_target(
     end: Bool[Array, " n"],
     discount: float,
 ) -> Float[Array, " n"]:
-    """What the reward head learns: see docs/world_model.md for which of them a search can use."""
+    """What the reward head learns."""
     if kind == "q":
         return returns
     if kind == "r+v":

@@ -44,9 +44,12 @@ def test_a_step_leads_to_the_next_row(small):
     assert not rows.next_present[rows.end].any()
 
 
-def test_absent_seats_have_no_action(small):
+def test_absent_seats_have_no_action_no_goal_and_no_odds(small):
     rows = small[0].rows
     assert (rows.action[~rows.present] == -1).all()
+    assert (rows.goal[~rows.present] == -1).all()
+    assert (rows.goal_reached[~rows.present] == -1).all()
+    assert not rows.probabilities[~rows.present].any()
     assert not rows.present.all()
 
 

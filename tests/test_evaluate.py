@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from otherminds import BadInput, checkpoint, make, runs, seats
+from otherminds import train as training
 from otherminds.config import PPO, Evaluate
 from otherminds.evaluate import Episodes, _keep, episode_rewards, estimate, evaluate, iqm, play_episodes
 from otherminds.games.ego import view
@@ -199,7 +200,8 @@ def test_a_damaged_checkpoint_is_refused_or_the_one_before_is_taken(copied):
     (copied / "checkpoints" / "1280" / checkpoint.FACTS).write_text("{}")
     with pytest.raises(BadInput, match="checkpoint 1280 cannot be read"):
         looked(copied, step="1280")
-    assert looked(copied, step="final")["step"] < 1280
+    with pytest.warns(UserWarning, match=r"checkpoint 1280 cannot be read.*using the one before"):
+        assert looked(copied, step="final")["step"] < 1280
     assert looked(copied, step="best")["step"] < 1280
 
 
@@ -235,6 +237,18 @@ def test_a_checkpoint_before_a_switch_is_judged_as_it_was(tmp_path):
     assert looked(run, step=str(late))["seats"] == ["self", "self"]
     with pytest.raises(BadInput, match=f"player_1 of .* had not begun to learn at step {early:,}"):
         checkpoint.load_policy(run, 0, str(early))
+
+
+def test_a_switch_within_an_update_comes_after_it(tmp_path):
+    """At step 100 of updates of 32 steps a learner joins at step 128: the checkpoint there is still without it."""
+    run = tmp_path / "within"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "CALL_SECONDS", 0)
+        train(small(seats="always_d~100~ppo,ppo", steps=192, keep=9), folder=run, say=lambda line: None)
+    assert looked(run, step="128")["seats"] == ["always_d", "self"]
+    assert looked(run, step="160")["seats"] == ["self", "self"]
+    with pytest.raises(BadInput, match=r"player_1 of .* had not begun to learn at step 128"):
+        checkpoint.load_policy(run, 0, "128")
 
 
 def test_what_is_in_the_way_is_said_before_anything_is_played(copied):
