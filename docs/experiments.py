@@ -23,6 +23,8 @@ class Experiment:
 
     train: str
     evaluate: str = ""
+    drawn: int | None = None
+    """The player whose reward is drawn, where the mean of all who learn says nothing."""
 
 
 def _three_stag_hunters(player: int) -> Experiment:
@@ -42,7 +44,7 @@ EXPERIMENTS = {
     "ppo_8x8": Experiment("--game stag_hunt-8x8-4h1s --steps 4000000 --seeds 8"),
     "ppo_8x8_walls": Experiment("--game stag_hunt-8x8-4h1s-5b --steps 4000000 --seeds 8"),
     "ppo_snowdrift": Experiment("--game snowdrift-4x4?horizon=50 --steps 2000000 --seeds 8"),
-    "ppo_pennies": Experiment("--game matrix-matching_pennies --steps 1000000 --seeds 4"),
+    "ppo_pennies": Experiment("--game matrix-matching_pennies --steps 1000000 --seeds 4", drawn=1),
     "ppo_exploits_pennies_1": Experiment("--game matrix-matching_pennies --seats run:ppo_pennies,ppo --steps 1000000 --seeds 4"),
     "ppo_exploits_pennies_2": Experiment("--game matrix-matching_pennies --seats ppo,run:ppo_pennies --steps 1000000 --seeds 4"),
     "mappo_spread": Experiment("--game jaxmarl:MPE_simple_spread_v3 --seats mappo --steps 3000000 --seeds 8"),
@@ -74,15 +76,15 @@ def run(name: str) -> None:
         "train": trained,
         "evaluate": evaluated,
         "audit": {"failed": [check["name"] for check in checks if check["passed"] is False], "checks": len(checks)},
-        **curves(folder),
+        **curves(folder, experiment.drawn),
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
     print(name, evaluated["reward"]["mean"], evaluated.get("iqm"), evaluated.get("win_rate"), flush=True)
 
 
-def curves(folder: Path) -> dict[str, Any]:
-    """Mean reward of the learning seats of each seed in POINTS stretches of the run, and the losses by seat at its end."""
+def curves(folder: Path, player: int | None) -> dict[str, Any]:
+    """Mean reward of a player, or of all who learn, by seed in POINTS stretches of the run, and the losses by seat at its end."""
     with open(folder / "metrics.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     learned = [row for row in rows if "data_seat" in row["metrics"]]
@@ -92,7 +94,7 @@ def curves(folder: Path) -> dict[str, Any]:
     for row in learned:
         stretch = (row["update"] - 1) * POINTS // last
         for metric, found in (("reward", points), ("won", won)):
-            if metric in row["metrics"]:
+            if metric in row["metrics"] and player in (None, row["seat"] + 1):
                 found.setdefault(row["seed"], {}).setdefault(stretch, []).append(row["metrics"][metric])
     ending = [row for row in learned if row["update"] > 0.95 * last]
     seats = sorted({row["seat"] for row in learned})
@@ -132,7 +134,8 @@ def draw() -> None:
         for curve in found["curves"].values():
             steps = [(k + 0.5) / POINTS * found["steps"] / 1e6 for k in range(POINTS)]
             axis.plot(steps, [float("nan") if y is None else y for y in curve], linewidth=1)
-        axis.set_title(name.replace("_", " "), fontsize=9)
+        player = EXPERIMENTS[name].drawn
+        axis.set_title(name.replace("_", " ") + (f" (player {player})" if player else ""), fontsize=9)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     figure.supxlabel("million game steps", fontsize=9)

@@ -54,6 +54,28 @@ def bench_ppo(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def bench_runs(found: dict[str, Any]) -> str:
+    lines = [
+        "| game | first update | the second time | memory, 1 seed: PPO, MAPPO | 8 seeds: PPO, MAPPO |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["start"]:
+        memory = {(m["learner"], m["seeds"]): f"{m['peak_memory_mb']:,}" for m in found["memory"] if m["game"] == row["game"]}
+        sizes = [f"{memory['ppo', seeds]}, {memory['mappo', seeds]} MB" for seeds in (1, 8)]
+        lines.append("| " + " | ".join([row["game"], f"{row['first_s']} s", f"{row['second_s']} s", *sizes]) + " |")
+    beside, kills, machine = found["side_by_side"], found["kills"], found["machine"]
+    kept = " and ".join(
+        f"{'the same' if kills[f'same_{name}'] else 'OTHER'} {name}" for name in ("parameters", "metrics", "state")
+    )
+    lines.append(
+        f"\n`otherminds --help` takes {found['help_s']} s. Two trainings with the defaults side by side: {beside['two_s']} s, one alone "
+        f"{beside['alone_s']} s, with {'the same' if beside['same_parameters'] else 'OTHER'} parameters. A run killed {kills['kills']} "
+        f"times at random moments and gone on with each time ends with {kept} as one left alone, byte for byte. "
+        f"{machine['cores']} cores, Python {machine['python']}, jax {machine['jax']}."
+    )
+    return "\n".join(lines)
+
+
 def learning(learner: str) -> str:
     """One row for each experiment of a learner that has been run."""
     lines = [
@@ -93,7 +115,7 @@ def interval(part: dict[str, float]) -> str:
     return f"{part['mean']:.3f} [{part['low']:.3f}, {part['high']:.3f}]"
 
 
-TABLES: dict[str, Callable[[Any], str]] = {"bench_games": bench_games, "bench_ppo": bench_ppo}
+TABLES: dict[str, Callable[[Any], str]] = {"bench_games": bench_games, "bench_ppo": bench_ppo, "bench_runs": bench_runs}
 LEARNING = {"learning_ppo": "ppo", "learning_mappo": "mappo"}  # tables of many files
 
 

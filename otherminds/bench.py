@@ -1,9 +1,6 @@
 """Speed, as ratios to named peers measured in the same run: machines differ and are noisy, ratios less so."""
 
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from otherminds.config import Bench, require
 from otherminds.games import GAMES, make
 from otherminds.games.base import Game
 from otherminds.games.jaxmarl_adapters import library, their_code
+from otherminds.machine import machine, peak_memory_mb
 from otherminds.progress import track
 from otherminds.rollout import collect, start
 from otherminds.types import Action, Extras, Memory, Policy, Seated, View
@@ -172,28 +170,6 @@ def _peer_program(name: str, parallel: int) -> Program:
             return jax.lax.scan(one_step, (state, jax.random.key(1)), length=_steps_for(parallel))[1].sum()
 
         return compiled(f"jaxmarl:{name}", parallel, len(counts), _steps_for(parallel), loop, state)
-
-
-def machine() -> dict[str, Any]:
-    """What was measured on."""
-    return {
-        "system": platform.system(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-    }
-
-
-def peak_memory_mb() -> float:
-    """The most memory this process has held."""
-    if sys.platform == "win32":
-        import psutil
-
-        return psutil.Process().memory_info().peak_wset / 2**20
-    import resource
-
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def show_games(result: dict[str, Any], console: Console) -> None:

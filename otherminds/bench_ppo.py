@@ -6,11 +6,8 @@ The peer's code is loaded from a clone that the user names; nothing of it lies h
 import contextlib
 import importlib
 import importlib.util
-import json
 import math
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,10 +26,12 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from rich.console import Console
 from rich.table import Column, Table
 
-from otherminds.bench import ROUNDS, Program, compiled, in_turns, machine, peak_memory_mb, size_mb
+from otherminds.bench import ROUNDS, Program, compiled, in_turns, size_mb
+from otherminds.bench_runs import watched
 from otherminds.config import PPO, BadInput, Bench, Train, require
 from otherminds.games import make
 from otherminds.games.jaxmarl_adapters import library, their_code
+from otherminds.machine import machine, peak_memory_mb
 from otherminds.progress import track
 from otherminds.rollout import collect
 from otherminds.train import SCORE_UPDATES
@@ -169,7 +168,7 @@ def measure_time(reward: float, steps: int) -> dict[str, Any]:
     config = Train(steps=steps)
     last_seat = make(config.game).seats - 1
     begin = time.perf_counter()
-    with watched(steps) as rows:
+    with tempfile.TemporaryDirectory() as nothing_kept, watched(["--steps", str(steps)], Path(nothing_kept)) as rows:
         for row in track(rows, f"training until a reward of {reward}", total=config.updates * (last_seat + 1)):
             rewards += [row["metrics"]["reward"]] if "reward" in row["metrics"] else []
             if row["seat"] == last_seat and rewards:
@@ -179,37 +178,6 @@ def measure_time(reward: float, steps: int) -> dict[str, Any]:
                     reached = {"seconds": round(time.perf_counter() - begin, 1), "steps": row["step"]}
                     break
     return {"game": config.game, "reward": reward, **reached, "most_steps": steps}
-
-
-@contextlib.contextmanager
-def watched(steps: int) -> Iterator[Iterator[dict[str, Any]]]:
-    """The rows of metrics that `otherminds train` writes in a process of its own, as they come; it ends with this context."""
-    with tempfile.TemporaryDirectory() as place:
-        run, said = Path(place, "run"), Path(place, "said.txt")
-        command = [sys.executable, "-m", "otherminds", "train", "--name", str(run), "--steps", str(steps), "--json"]
-        nothing_kept = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(Path(place, "compiled"))}
-        with open(said, "wb") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=nothing_kept)
-        try:
-            yield _rows_of(run / "metrics.jsonl", process)
-            if process.poll():
-                raise RuntimeError(f"{' '.join(command)} failed: {said.read_text(encoding='utf-8').strip()[-500:]}")
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _rows_of(file: Path, process: subprocess.Popen) -> Iterator[dict[str, Any]]:
-    position, over = 0, False
-    while not over:
-        over = process.poll() is not None  # asked before the last look at the file, so that no row is missed
-        if file.exists():
-            with open(file, "rb") as lines:
-                lines.seek(position)
-                whole = lines.read().rpartition(b"\n")
-            position += len(whole[0]) + len(whole[1])
-            yield from map(json.loads, whole[0].splitlines())
-        time.sleep(0.05)
 
 
 def growing_sizes() -> list[Train]:

@@ -322,12 +322,14 @@ def audit(options: Audit) -> None:
 def bench(options: Bench) -> None:
     from otherminds import bench as of_games
     from otherminds import bench_ppo as of_ppo
+    from otherminds import bench_runs as of_runs
 
     for count in options.parallel:
         config.require(count > 0, f"--parallel is {count}, expected a positive number of games")
     measure, show = {
         "games": (of_games.bench_games, of_games.show_games),
         "ppo": (of_ppo.bench_ppo, of_ppo.show_ppo),
+        "runs": (of_runs.bench_runs, of_runs.show_runs),
     }[options.what]
     result = measure(options)
     if options.json:

@@ -397,13 +397,15 @@ class Audit:
 class Bench:
     """Measure speed, beside named peers in the same run."""
 
-    what: Annotated[Literal["games", "ppo"], tyro.conf.Positional]
-    """What to measure: how fast games are stepped, or how fast PPO learns."""
+    what: Annotated[Literal["games", "ppo", "runs"], tyro.conf.Positional]
+    """What to measure: how fast games are stepped, how fast PPO learns, or what runs take to start and survive."""
     games: tuple[str, ...] = ()
     """Of `games`: ids of games; all of ours if none is named."""
     parallel: tuple[int, ...] = (1, 64, 1024, 4096)
     """Of `games`: numbers of parallel games."""
     peer: Path | None = None
     """Of `ppo`: a folder with a clone of the JaxMARL repository, whose own IPPO is then measured beside ours."""
+    seed: int = 0
+    """Of `runs`: which moments a run is killed at."""
     json: bool = False
     """Print one JSON object and nothing else."""

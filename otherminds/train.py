@@ -8,7 +8,6 @@ results (fresh starts, rotating pools, schedules) happens at fixed updates. So a
 import contextlib
 import dataclasses
 import json
-import os
 import platform
 import signal
 import sys
@@ -27,6 +26,7 @@ from otherminds import checkpoint, runs, seats
 from otherminds.config import BadInput, Train, require
 from otherminds.curves import Curves, check_wandb
 from otherminds.evaluate import play_episodes
+from otherminds.machine import peak_memory_mb, threads
 from otherminds.progress import TrainingView
 from otherminds.types import Seated
 from otherminds.updates import CALL, Carry, Compiled, OnHost, Setup, policies_at, prepare
@@ -368,6 +368,7 @@ class Session:
             "parameters_sha256": checkpoint.digest(checkpoint.named(trained)),
             "reward": float(np.mean(self.recent)) if self.recent else None,
             "frozen": self.frozen,
+            "peak_memory_mb": round(peak_memory_mb()),
         }
         runs.write_json(self.folder / "result.json", result)
         return result
@@ -395,7 +396,7 @@ def about() -> dict[str, Any]:
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "machine": f"{platform.system()} {platform.machine()} {jax.devices()[0].device_kind}",
-        "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": threads(),
         "commit": _commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }

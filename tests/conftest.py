@@ -1,5 +1,6 @@
 """Shapes are checked while the tests run, and shapes that fit only by accident are errors."""
 
+import gc
 import os
 import shutil
 
@@ -14,6 +15,14 @@ hook = install_import_hook("otherminds", "checker.checked")
 import jax  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_are_let_go():
+    """Each holds pieces of memory, of which Linux gives a process 65,530: a suite that kept them all crashed near its end."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

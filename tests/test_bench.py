@@ -1,6 +1,6 @@
 """The benchmark measures what it says."""
 
-from otherminds.bench import bench_games, peak_memory_mb
+from otherminds.bench import bench_games
 from otherminds.config import Bench
 
 
@@ -12,4 +12,3 @@ def test_one_small_measurement():
     assert {peer["game"] for peer in result["peers"]} == {"jaxmarl:coin_game", "jaxmarl:overcooked"}
     assert row["ratio_to_jaxmarl:coin_game"] > 0
     assert row["with_final_observations"] > 0
-    assert 50 < peak_memory_mb() < 24_000

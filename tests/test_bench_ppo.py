@@ -97,7 +97,7 @@ def test_training_goes_on_over_whole_calls():
 
 def test_the_reward_counts_when_its_mean_over_updates_is_there(monkeypatch):
     @contextlib.contextmanager
-    def watched(steps):
+    def watched(words, compiled):
         rewards = [0.0] * 16 + [4.0] * 16  # the mean of the last 16 reaches 3 with the 12th of the latter
         yield (
             {
@@ -112,14 +112,6 @@ def test_the_reward_counts_when_its_mean_over_updates_is_there(monkeypatch):
     monkeypatch.setattr(bench_ppo, "watched", watched)
     assert bench_ppo.measure_time(3.0, 1000)["steps"] == 280
     assert bench_ppo.measure_time(4.1, 1000)["steps"] is None
-
-
-def test_a_typed_command_is_watched_to_its_end():
-    steps = Train().steps_per_update
-    with bench_ppo.watched(steps) as rows:
-        assert [(row["step"], row["seat"]) for row in rows] == [(steps, seat) for seat in range(4)]
-    with pytest.raises(RuntimeError, match="--steps"), bench_ppo.watched(-1) as rows:
-        assert not list(rows)
 
 
 def test_ours_beside_the_peer(clone, monkeypatch):

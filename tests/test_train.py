@@ -21,6 +21,7 @@ from otherminds import train as training
 from otherminds.config import BadInput, Evaluate, Train
 from otherminds.evaluate import evaluate
 from otherminds.games import make
+from otherminds.games.matrix import Matrix
 from otherminds.learners.base import Learner
 from otherminds.train import Session, Stopped, resume, train
 
@@ -468,7 +469,7 @@ def test_the_learner_of_the_last_stretch_is_the_one_that_is_loaded(tmp_path):
     setup = updates.prepare(config)
     carry = updates.Compiled(setup).first()
     runs.write_config(tmp_path, config)
-    checkpoint.save(tmp_path, 640, carry, {"update": 20})
+    checkpoint.save(tmp_path, 640, carry, {"update": 20, "phase": 1})
     assert type(checkpoint.load_policy(tmp_path, 0)).__name__ == "MAPPOPolicy"
 
 
@@ -496,31 +497,51 @@ def test_games_on_the_host_train_save_go_on_and_are_evaluated(tmp_path, monkeypa
 # --- learning ---
 
 
-def earned(tmp_path, rate):
-    """What a PPO earns beside somebody who always hunts the stag, 10 steps long: 4 a step for the stag, 3 for a hare."""
+def earned(tmp_path, learner, rate, game="matrix-stag_hunt?horizon=10", other="always_c", updates=40, **options):
+    """What a learner earns beside somebody. A step is worth 4 for a stag hunted together, 0 for one alone, 3 for a hare."""
+    settings = dataclasses.replace(getattr(SMALL, learner), learning_rate=rate, learning_rate_final=rate, **options)
     config = small(
-        game="matrix-stag_hunt?horizon=10",
-        seats="always_c,ppo",
+        game=game,
+        seats=f"{other},{learner}",
         seeds=3,
         parallel=32,
         rollout=10,
-        steps=320 * 40,
-        ppo=dataclasses.replace(SMALL.ppo, learning_rate=rate, learning_rate_final=rate),
+        steps=320 * updates,
         checkpoint_every=100.0,
         tensorboard=False,
+        **{learner: settings},
     )
     train(config, folder=tmp_path / "run", say=silent)
     return evaluate(Evaluate(str(tmp_path / "run"), episodes=64))["reward"]["per_seat"][1]
 
 
-def test_ppo_learns(tmp_path):
-    assert earned(tmp_path, 0.01)["low"] > 39
+@pytest.mark.parametrize("learner", ["ppo", "mappo"])
+def test_it_learns_to_hunt_the_stag_with_one_who_always_does(tmp_path, learner):
+    assert earned(tmp_path, learner, 0.01)["low"] > 39
 
 
-def test_without_a_learning_rate_it_does_not(tmp_path):
+@pytest.mark.parametrize("learner", ["ppo", "mappo"])
+def test_without_a_learning_rate_it_does_not(tmp_path, learner):
     """The same test can fail: half stags and half hares are 35."""
-    found = earned(tmp_path, 0.0)
+    found = earned(tmp_path, learner, 0.0)
     assert 33 < found["mean"] < 37
+
+
+@pytest.mark.parametrize(("core", "low", "high"), [("gru", 10.5, 11.5), ("none", -1.0, 2.5)])
+def test_with_memory_it_learns_whom_it_met(tmp_path, monkeypatch, core, low, high):
+    """The other shows heads or tails, twelve steps long, and its first coin alone is seen, once, in the second step.
+
+    Whoever remembers it wins all other steps, 11 points; whoever does not wins that one.
+    """
+    plain = Matrix.observe
+
+    def observe(self, state):
+        return plain(self, state).at[:, :4].multiply(jnp.float32(state.time == 1))
+
+    monkeypatch.setattr(Matrix, "observe", observe)
+    game = "matrix-matching_pennies?horizon=12"  # of no other test, whose compiled programs would show all
+    found = earned(tmp_path, "ppo", 0.01, game, "always_c+always_d", 60, core=core, core_size=8, segment=5)
+    assert low < found["mean"] < high
 
 
 def test_every_learner_keeps_its_contract():
