@@ -64,16 +64,18 @@ def bench_runs(found: dict[str, Any]) -> str:
         sizes = [f"{memory['ppo', seeds]}, {memory['mappo', seeds]} MB" for seeds in (1, 8)]
         lines.append("| " + " | ".join([row["game"], f"{row['first_s']} s", f"{row['second_s']} s", *sizes]) + " |")
     beside, kills, machine = found["side_by_side"], found["kills"], found["machine"]
-    kept = " and ".join(
-        f"{'the same' if kills[f'same_{name}'] else 'OTHER'} {name}" for name in ("parameters", "metrics", "state")
-    )
+    kept = " and ".join(f"{same(kills[f'same_{name}'])} {name}" for name in ("parameters", "metrics", "state"))
     lines.append(
-        f"\n`otherminds --help` takes {found['help_s']} s. Two trainings with the defaults side by side: {beside['two_s']} s, one alone "
-        f"{beside['alone_s']} s, with {'the same' if beside['same_parameters'] else 'OTHER'} parameters. A run killed {kills['kills']} "
-        f"times at random moments and gone on with each time ends with {kept} as one left alone, byte for byte. "
+        f"\n`otherminds --help` takes {found['help_s']} s. Two trainings with the defaults side by side: {beside['two_s']} s, "
+        f"one alone {beside['alone_s']} s, with {same(beside['same_parameters'])} parameters. "
+        f"A run killed {kills['kills']} times at random moments and gone on with each time ends with {kept} as one left alone. "
         f"{machine['cores']} cores, Python {machine['python']}, jax {machine['jax']}."
     )
     return "\n".join(lines)
+
+
+def same(is_so: bool) -> str:
+    return "the same" if is_so else "OTHER"
 
 
 def learning(learner: str) -> str:
