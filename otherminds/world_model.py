@@ -46,14 +46,18 @@ def _like(x: Array, y: Array) -> Array:
 
 
 class WorldModel(eqx.Module):
-    """Encoder, one step of the dynamics, decoder and the two heads."""
+    """Encoder, one step of the dynamics, decoder and the two heads.
+
+    On a board every player is drawn by the same network, which sees the board as that player does: its own plane, the ego's, and
+    the sum of all. So what is learned of one player holds for each, and the ego's own copy draws the planes that show no player.
+    """
 
     encoder: Cells | Torso
     act: Conditioned
     spread: Convolution | Dense
     decoder: Dense
-    reward: Dense
-    end: Dense
+    told: Conditioned
+    heads: Dense
     game: Game = eqx.field(static=True)
     on_board: bool = eqx.field(static=True)
 
@@ -63,51 +67,78 @@ class WorldModel(eqx.Module):
         joint = game.seats * game.actions
         on_board = is_board(game)
         if on_board:
-            size, outputs = config.channels, game.observation_shape[0]
-            encoder: Cells | Torso = Cells.make(random, outputs, size, config.repeats)
+            size, things = config.channels, game.observation_shape[0] - game.seats
+            encoder: Cells | Torso = Cells.make(random, 3 + things, size, config.repeats)
             spread: Convolution | Dense = Convolution.make(random, size, size)
+            seen, outputs = 3 * game.actions, 1 + things
         else:
             size, outputs = config.hidden[-1], int(np.prod(game.observation_shape))
             encoder, spread = Torso.make(random, game.observation_shape, config.hidden, "relu"), Dense.make(random, size, size)
+            seen = joint
         return WorldModel(
             encoder=encoder,
-            act=Conditioned.make(random, size, joint, size, config.action_input),
+            act=Conditioned.make(random, size, seen, size, config.action_input),
             spread=spread,
             decoder=Dense.make(random, size, outputs, 0.1),
-            reward=Dense.make(random, size, 1, 0.1),
-            end=Dense.make(random, size, 1, 0.1),
+            told=Conditioned.make(random, size, joint, size, "concat"),
+            heads=Dense.make(random, size, 2, 0.1),
             game=game,
             on_board=on_board,
         )
 
     def encode(self, observation: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
-        """The state behind an observation (scaled); on a board, features of each cell."""
-        return self.encoder(jnp.moveaxis(observation, -3, -1) if self.on_board else observation)
+        """The state behind an observation (scaled); on a board, features of each cell for each player."""
+        if not self.on_board:
+            return self.encoder(observation)
+        planes = jnp.moveaxis(observation, -3, -1)
+        players, things = planes[..., : self.game.seats], planes[..., self.game.seats :]
+        of_each = self._of_each(players[..., None])  # [n, A, H, W, 3]
+        beside = jnp.broadcast_to(_per(things), (*of_each.shape[:-1], things.shape[-1]))
+        return self.encoder(jnp.concatenate([of_each, beside], -1))
+
+    def _of_each(self, x: Float[Array, "n H W A k"]) -> Float[Array, "n A H W 3*k"]:
+        """What stands beside each other for a player: its own, the ego's, and the sum of all."""
+        own = jnp.moveaxis(x, -2, -4)
+        ego, everyone = (jnp.broadcast_to(_per(part), own.shape) for part in (x[..., 0, :], x.sum(-2)))
+        return jnp.concatenate([own, ego, everyone], -1)
 
     def step(
         self, hidden: Float[Array, "n ..."], observation: Float[Array, "n ..."], action: Int[Array, "n A"]
     ) -> tuple[Float[Array, "n ..."], Float[Array, " n"], Float[Array, " n"]]:
         """(state behind what follows, reward, logit of the end). The observation says where on the board each player acts."""
         told = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
-        if not self.on_board:
-            acted = self.act(hidden, told.reshape(*told.shape[:-2], -1))
-            return jax.nn.relu(self.spread(acted)), self.reward(acted)[..., 0], self.end(acted)[..., 0]
-        players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
-        placed = players[..., None] * told[..., None, None, :, :]
-        acted = self.act(hidden, placed.reshape(*placed.shape[:-2], -1))
-        here = (acted * players[..., :1]).sum((-3, -2))  # what happens on the ego's own cell
-        return jax.nn.relu(self.spread(acted)), self.reward(here)[..., 0], self.end(here)[..., 0]
+        if self.on_board:
+            players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
+            placed = players[..., None] * told[..., None, None, :, :]
+            acted = self.act(hidden, self._of_each(placed))
+            mine = players[..., :1]
+            here = (acted[..., 0, :, :, :] * mine).sum((-3, -2))  # what happens on the ego's own cell
+            joint = (placed * mine[..., None]).sum((-4, -3))
+        else:
+            acted = here = self.act(hidden, told.reshape(*told.shape[:-2], -1))
+            joint = told
+        reward, end = jnp.moveaxis(self.heads(self.told(here, joint.reshape(*joint.shape[:-2], -1))), -1, 0)
+        return jax.nn.relu(self.spread(acted)), reward, end
 
     def decode(self, hidden: Float[Array, "n ..."], before: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """Logits (or values) of the observation that a state shows; what is seen now is expected to stay."""
         drawn = self.decoder(hidden)
-        drawn = jnp.moveaxis(drawn, -1, -3) if self.on_board else drawn.reshape(before.shape)
+        if self.on_board:
+            players, things = drawn[..., 0], jnp.moveaxis(drawn[..., 0, :, :, 1:], -1, -3)
+            drawn = jnp.concatenate([players, things], -3)
+        else:
+            drawn = drawn.reshape(before.shape)
         stays = jnp.where(_like(binary(self.game), before), SURE * (2 * before - 1), before)
         return stays + drawn
 
     def __call__(self, observation: Float[Array, "n ..."], action: Int[Array, "n A"]) -> Prediction:
         hidden, reward, end = self.step(self.encode(observation), observation, action)
         return Prediction(self.decode(hidden, observation), reward, end, hidden)
+
+
+def _per(x: Float[Array, "n H W k"]) -> Float[Array, "n 1 H W k"]:
+    """With an axis for players."""
+    return x[..., None, :, :, :]
 
 
 class Step(eqx.Module):
