@@ -49,7 +49,8 @@ EXPERIMENTS = {
     "ppo_exploits_pennies_2": Experiment("--game matrix-matching_pennies --seats ppo,run:ppo_pennies --steps 1000000 --seeds 4"),
     "mappo_spread": Experiment("--game jaxmarl:MPE_simple_spread_v3 --seats mappo --steps 3000000 --seeds 8"),
     "mappo_3m": Experiment(
-        "--game jaxmarl:smax-3m --seats mappo --steps 5000000 --seeds 8 --rollout 64 --mappo.share True --mappo.hidden 128 128"
+        "--game jaxmarl:smax-3m --seats mappo --steps 3000000 --seeds 8 --rollout 64 --epochs 10 --minibatches 2 "
+        "--mappo.share True --mappo.hidden 128 128"
     ),
 }
 
