@@ -5,12 +5,19 @@ A run that was stopped is gone on with; one that is finished is only evaluated. 
 """
 
 import argparse
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tyro
+
+from otherminds.config import Train
+from otherminds.runs import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PICTURES = ROOT / "docs" / "results", ROOT / "docs" / "pictures"
@@ -63,6 +70,8 @@ def otherminds(*arguments: str) -> str:
 def run(name: str) -> None:
     experiment, folder = EXPERIMENTS[name], ROOT / "runs" / name
     began = (folder / "config.json").exists()
+    if began:
+        require_made_by(folder, name, experiment.train)
     if not (folder / "result.json").exists():
         otherminds(*(["resume", name] if began else ["train", "--name", name, *experiment.train.split()]), "--json")
     trained = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -82,6 +91,15 @@ def run(name: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
     print(name, evaluated["reward"]["mean"], evaluated.get("iqm"), evaluated.get("win_rate"), flush=True)
+
+
+def require_made_by(folder: Path, name: str, options: str) -> None:
+    """Refuse a run that other options made: its figures would be published under this command."""
+    wanted, found = tyro.cli(Train, args=["--name", name, *options.split()]), read_config(folder)
+    for field in dataclasses.fields(Train):
+        before, now = (re.sub(r"@\d+", "", str(getattr(config, field.name))) for config in (found, wanted))  # frozen partners
+        if before != now and field.name not in ("name", "config"):
+            sys.exit(f"{folder} was made with --{field.name} {before}, and {name} says {now}: remove it to make it anew")
 
 
 def curves(folder: Path, player: int | None) -> dict[str, Any]:

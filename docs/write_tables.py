@@ -68,7 +68,8 @@ def bench_runs(found: dict[str, Any]) -> str:
     lines.append(
         f"\n`otherminds --help` takes {found['help_s']} s. Two trainings with the defaults side by side: {beside['two_s']} s, "
         f"one alone {beside['alone_s']} s, with {same(beside['same_parameters'])} parameters. "
-        f"A run killed {kills['kills']} times at random moments and gone on with each time ends with {kept} as one left alone. "
+        f"A run killed {kills['kills']} times, {kills['while_writing']} of them while a checkpoint was being written, and gone "
+        f"on with each time ends with {kept} as one left alone. "
         f"{machine['cores']} cores, Python {machine['python']}, jax {machine['jax']}."
     )
     return "\n".join(lines)

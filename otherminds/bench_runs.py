@@ -27,11 +27,12 @@ LEARNERS = ("ppo", "mappo")
 SEEDS = (1, 8)
 UPDATES = 48  # of a training whose memory is measured: three whole calls
 KILLS = 20
+COMPARED = ("parameters", "metrics", "state")
 KILLED = (  # with everything that is hard to go on with: a late learner, a pool of partners, evaluations, seeds
     "--game stag_hunt-4x4-4h1s --seats ppo,nearest_stag~50000~mappo,nearest_hare+nearest_stag,ppo --seeds 2 --parallel 32 "
     "--rollout 10 --steps 150000 --evaluate-every 10000 --checkpoint-every 0.2"
 )
-STARTING_S, PLAYING_S, WRITING_S = 9.0, 9.0, 0.05  # how long to wait at most before a kill of each kind
+STARTING_S, PLAYING_S = 9.0, 9.0  # how long to wait at most before a kill of each kind
 HANGS_S = 300.0
 
 
@@ -42,7 +43,7 @@ def bench_runs(options: Bench) -> dict[str, Any]:
     )
     require(options.peer is None, "--peer is for `otherminds bench ppo`: bench runs has no peer")
     with tempfile.TemporaryDirectory() as place:
-        return {
+        result: dict[str, Any] = {
             "help_s": measure_help(),
             "start": [measure_start(game, Path(place)) for game in track(GAMES, "starting, twice in each game")],
             "memory": measure_memory(Path(place)),
@@ -50,35 +51,56 @@ def bench_runs(options: Bench) -> dict[str, Any]:
             "kills": measure_kills(Path(place), KILLED.split(), KILLS, random.Random(options.seed)),
             "machine": machine(),
         }
+    kills = result["kills"]
+    same = [result["side_by_side"]["same_parameters"], *(kills[f"same_{name}"] for name in COMPARED)]
+    return result | {"passed": all(same) and kills["kills"] == KILLS}
 
 
-def typed(*words: str, compiled: Path, said: Path) -> subprocess.Popen:
-    """`otherminds` with these words, in a process of its own; what it compiles is kept in `compiled`, what it says in `said`."""
+@contextlib.contextmanager
+def typed(*words: str, compiled: Path, said: Path) -> Iterator[subprocess.Popen]:
+    """`otherminds` with these words, in a process of its own, which ends with this context at the latest.
+
+    What it compiles is kept in `compiled`, what it says in `said`.
+    """
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
     with open(said, "wb") as file:
-        return subprocess.Popen([sys.executable, "-m", "otherminds", *words], stdout=file, stderr=file, env=environment)
+        process = subprocess.Popen([sys.executable, "-m", "otherminds", *words], stdout=file, stderr=file, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def finish(process: subprocess.Popen, said: Path) -> None:
     """Wait for it; if it failed, so do we, with its last words."""
-    code = process.wait(HANGS_S)
+    try:
+        code = process.wait(HANGS_S)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{process.args!r} has not ended after {HANGS_S:.0f} s: {_last_words(said)}") from error
     if code:
-        raise RuntimeError(f"{process.args!r} ended with {code}: {said.read_text(encoding='utf-8').strip()[-500:]}")
+        raise RuntimeError(f"{process.args!r} ended with {code}: {_last_words(said)}")
+
+
+def _last_words(said: Path) -> str:
+    return said.read_text(encoding="utf-8", errors="replace").strip()[-500:]
+
+
+def run(*words: str, compiled: Path, said: Path) -> None:
+    """The same, to its end."""
+    with typed(*words, compiled=compiled, said=said) as process:
+        finish(process, said)
 
 
 @contextlib.contextmanager
 def watched(words: list[str], compiled: Path) -> Iterator[Iterator[dict[str, Any]]]:
     """The rows of metrics that `otherminds train` writes with these options, as they come; it ends with this context."""
     with tempfile.TemporaryDirectory() as place:
-        run, said = Path(place, "run"), Path(place, "said.txt")
-        process = typed("train", "--name", str(run), *words, "--json", compiled=compiled, said=said)
-        try:
-            yield _rows_of(run / "metrics.jsonl", process)
+        folder, said = Path(place, "run"), Path(place, "said.txt")
+        with typed("train", "--name", str(folder), *words, "--json", compiled=compiled, said=said) as process:
+            yield _rows_of(folder / "metrics.jsonl", process)
             if process.poll():
                 finish(process, said)
-        finally:
-            process.kill()
-            process.wait()
 
 
 def _rows_of(file: Path, process: subprocess.Popen) -> Iterator[dict[str, Any]]:
@@ -110,8 +132,8 @@ def measure_start(game: str, place: Path) -> dict[str, Any]:
     for _ in range(2):
         begin = time.perf_counter()
         with watched(["--game", game], compiled) as rows:
-            next(rows)
-            seconds.append(round(time.perf_counter() - begin, 1))
+            if next(rows, None) is not None:  # else it has failed, and leaving says how
+                seconds.append(round(time.perf_counter() - begin, 1))
     return {"game": game, "first_s": seconds[0], "second_s": seconds[1]}
 
 
@@ -121,10 +143,10 @@ def measure_memory(place: Path) -> list[dict[str, Any]]:
     sizes = [(game, learner, seeds) for game in GAMES for learner in LEARNERS for seeds in SEEDS]
     for k, (game, learner, seeds) in enumerate(track(sizes, "training for the memory it takes")):
         steps = UPDATES * Train(game=game).steps_per_update
-        run, said = place / f"memory-{k}", place / "said.txt"
+        folder, said = place / f"memory-{k}", place / "said.txt"
         words = f"--game {game} --seats {learner} --seeds {seeds} --steps {steps} --json".split()
-        finish(typed("train", "--name", str(run), *words, compiled=place / "memory", said=said), said)
-        memory = json.loads((run / "result.json").read_text(encoding="utf-8"))["peak_memory_mb"]
+        run("train", "--name", str(folder), *words, compiled=place / "memory", said=said)
+        memory = json.loads((folder / "result.json").read_text(encoding="utf-8"))["peak_memory_mb"]
         found.append({"game": game, "learner": learner, "seeds": seeds, "peak_memory_mb": memory})
     return found
 
@@ -134,19 +156,17 @@ def measure_side_by_side(place: Path) -> dict[str, Any]:
     seconds, digests = [], []
     for names in track([("alone",), ("left", "right")], "one training, then two side by side"):
         begin = time.perf_counter()
-        started = [
-            (typed("train", "--name", str(place / name), "--json", compiled=place / "memory", said=place / f"{name}.txt"), name)
-            for name in names
-        ]
-        try:
-            for process, name in started:
+        with contextlib.ExitStack() as started:
+            processes = [started.enter_context(_default_training(place / name, place / "memory")) for name in names]
+            for process, name in zip(processes, names, strict=True):
                 finish(process, place / f"{name}.txt")
-        finally:
-            for process, _ in started:
-                process.kill()
         seconds.append(round(time.perf_counter() - begin, 1))
         digests += [_digest(place / name) for name in names]
     return {"alone_s": seconds[0], "two_s": seconds[1], "same_parameters": len(set(digests)) == 1}
+
+
+def _default_training(folder: Path, compiled: Path) -> Any:
+    return typed("train", "--name", str(folder), "--json", compiled=compiled, said=folder.with_suffix(".txt"))
 
 
 def _digest(run: Path) -> str:
@@ -157,42 +177,50 @@ def _digest(run: Path) -> str:
 def measure_kills(place: Path, words: list[str], kills: int, chance: random.Random) -> dict[str, Any]:
     """Kill a run at random moments, go on each time, and compare it with one that was left alone, byte for byte.
 
-    One kill in four falls while the process starts, one while or just after a checkpoint is written, two anywhere.
+    One kill in four falls while the process starts, one while a checkpoint is being written, two anywhere.
     """
     whole, cut, compiled, said = place / "whole", place / "cut", place / "killed", place / "said.txt"
-    finish(typed("train", "--name", str(whole), *words, "--json", compiled=compiled, said=said), said)
+    run("train", "--name", str(whole), *words, "--json", compiled=compiled, said=said)
     at: list[int] = []
+    writing = 0
     for kill in track(range(kills), "killing a run and going on"):
-        begun, before = (cut / "config.json").exists(), _newest(cut)
-        process = typed(*_again(cut, begun, words), compiled=compiled, said=said)
-        try:
-            if kill % 4 == 0:
-                time.sleep(chance.uniform(0, STARTING_S))
-            else:
-                while _newest(cut) <= before and process.poll() is None:
-                    time.sleep(0.002)
-                time.sleep(chance.uniform(0, WRITING_S if kill % 4 == 1 else PLAYING_S))
+        before, writes, parts = _newest(cut), kill % 4 == 1, _parts(cut)
+        with typed(*_again(cut, words), compiled=compiled, said=said) as process:
+            limit = time.monotonic() + HANGS_S
+            if kill % 4:
+                while process.poll() is None and time.monotonic() < limit:
+                    if _parts(cut) - parts if writes else _newest(cut) > before:
+                        break
+                    time.sleep(0 if writes else 0.01)
+            if not writes:
+                time.sleep(chance.uniform(0, PLAYING_S if kill % 4 else STARTING_S))
             if process.poll() is not None:
                 finish(process, said)  # it came to its end before it could be killed
                 break
-        finally:
-            process.kill()
-            process.wait()
         at.append(_newest(cut))
-    finish(typed(*_again(cut, (cut / "config.json").exists(), words), compiled=compiled, said=said), said)
+        writing += bool(_parts(cut))
+    run(*_again(cut, words), compiled=compiled, said=said)
+    return {"kills": len(at), "while_writing": writing, "at_checkpoint": at, "steps": _newest(whole), **compared(cut, whole)}
+
+
+def compared(cut: Path, whole: Path) -> dict[str, bool]:
+    """Whether two runs ended in the same way."""
     last = _newest(whole)
     return {
-        "kills": len(at),
-        "at_checkpoint": at,
-        "steps": last,
         "same_parameters": _digest(cut) == _digest(whole),
         "same_metrics": _same(cut, whole, "metrics.jsonl"),
         "same_state": _newest(cut) == last and _same(cut, whole, f"checkpoints/{last}/state.safetensors"),
     }
 
 
-def _again(run: Path, begun: bool, words: list[str]) -> list[str]:
-    return ["resume", str(run), "--json"] if begun else ["train", "--name", str(run), *words, "--json"]
+def _parts(folder: Path) -> set[str]:
+    """Checkpoints that are being written, or were when somebody died."""
+    return {path.name for path in (folder / "checkpoints").glob(".*.part")}
+
+
+def _again(folder: Path, words: list[str]) -> list[str]:
+    begun = (folder / "config.json").exists()
+    return ["resume", str(folder), "--json"] if begun else ["train", "--name", str(folder), *words, "--json"]
 
 
 def _newest(run: Path) -> int:
@@ -222,9 +250,9 @@ def show_runs(result: dict[str, Any], console: Console) -> None:
         f"two trainings side by side: {beside['two_s']:.1f} s, one alone {beside['alone_s']:.1f} s; "
         f"{'the same' if beside['same_parameters'] else 'NOT the same'} parameters"
     )
-    same = [name for name in ("parameters", "metrics", "state") if kills[f"same_{name}"]]
-    other = [name for name in ("parameters", "metrics", "state") if not kills[f"same_{name}"]]
+    same = [name for name in COMPARED if kills[f"same_{name}"]]
+    other = [name for name in COMPARED if not kills[f"same_{name}"]]
     console.print(
-        f"killed {kills['kills']} times and gone on with: the same {', '.join(same) or 'nothing'}"
-        + (f"; NOT the same {', '.join(other)}" if other else "")
+        f"killed {kills['kills']} times, {kills['while_writing']} of them while writing, and gone on with: "
+        f"the same {', '.join(same) or 'nothing'}" + (f"; NOT the same {', '.join(other)}" if other else "")
     )

@@ -31,6 +31,8 @@ from otherminds.types import Policy
 
 FORMAT = 1
 STATE, FACTS = "state.safetensors", "facts.json"
+FREE = ("name", "keep", "checkpoint_every", "evaluate_every", "evaluate_episodes", "workers", "tensorboard", "wandb")
+"""Settings that change nothing in what is learned, so that a run may go on with others."""
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """A file that is not there is damage; a disk that does not answer is not, and must not make us begin again."""
 
@@ -84,7 +86,8 @@ def save(run: Path, step: int, tree: Any, facts: dict[str, Any]) -> Path:
     folder = run / "checkpoints"
     place, part = folder / str(step), folder / f".{step}.part"
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    folder.mkdir(exist_ok=True)
+    part.mkdir()
     try:
         _write(part / STATE, to_bytes(named(tree)))
         facts = {"format": FORMAT, "step": step} | facts
@@ -126,7 +129,7 @@ def _checksum(file: Path, facts: dict[str, Any]) -> str:
 def steps(run: Path) -> list[int]:
     """Steps of all checkpoints, damaged or not, in order."""
     folder = run / "checkpoints"
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return sorted(int(name) for name in names if name.isdecimal())
 
 
@@ -144,6 +147,13 @@ def facts_of(run: Path, step: int) -> dict[str, Any]:
     version = facts.get("format")
     require(version == FORMAT, f"{place} is of format {version}, and this version of otherminds reads {FORMAT}")
     return facts
+
+
+def seal_of(run: Path, step: int) -> str:
+    """The checksum of a whole checkpoint."""
+    facts_of(run, step)
+    seal: str = json.loads((run / "checkpoints" / str(step) / FACTS).read_text(encoding="utf-8"))["sha256"]
+    return seal
 
 
 def arrays_of(run: Path, step: int) -> dict[str, np.ndarray]:
@@ -189,11 +199,15 @@ def newest(run: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 def find(run: Path, which: str) -> Checkpoint:
     """The checkpoint that is meant by a number of steps, `final` (the newest that is whole; warns of others) or `best`."""
     if which == "final":
-        found = newest(run, lambda damage: warnings.warn(damage, stacklevel=2))
+        found = newest(run, _warn)
         if found is None:
             raise BadInput(f"{run} has no checkpoint yet")
         return found
     return read(run, pick(run, which))
+
+
+def _warn(damage: str) -> None:
+    warnings.warn(damage, stacklevel=3)
 
 
 def prune(run: Path, keep: int, always: Iterable[int]) -> None:
@@ -222,12 +236,33 @@ def pick(run: Path, which: str) -> int:
     if which == "final":
         return known[-1]
     if which == "best":
-        last = newest(run, lambda damage: None)
+        last = newest(run, _warn)
         best = last.facts["best"] if last else None
         return best[1] if best and best[1] in known else known[-1]
     require(which.isdecimal(), f"'{which}' is no checkpoint: expected a number of steps, final or best")
     require(int(which) in known, f"{run} has no checkpoint at step {which}: choose from {', '.join(map(str, known))}")
     return int(which)
+
+
+def config_of(found: Checkpoint) -> Train:
+    """The settings of a run. Refused if its config.json is no longer what the checkpoint was made with."""
+    config = runs.read_config(found.run)
+    before, now = (_flat(json.loads(json.dumps(settings))) for settings in (found.facts.get("config", {}), runs.as_dict(config)))
+    for name, value in before.items():
+        require(
+            name in FREE or now.get(name) == value,
+            f"{found.run / 'config.json'} was changed: {name} was {value!r} and is {now.get(name)!r}; "
+            "change it back, or train a new run with --config",
+        )
+    return config
+
+
+def _flat(settings: dict[str, Any], owner: str = "") -> dict[str, Any]:
+    """Settings within settings by their full names: ppo.entropy."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{owner}{name}.") if isinstance(value, dict) else {f"{owner}{name}": value}
+    return flat
 
 
 def sizes_of(config: Train) -> Sizes:
@@ -251,8 +286,7 @@ def load_policy(run: Path, seat: int, step: str = "final", seed: int | None = No
 
 def policy_of(found: Checkpoint, seat: int, seed: int | None = None) -> Policy:
     """The same of a checkpoint that has been read. Where a schedule changed the learner: whoever learned last until then."""
-    run = found.run
-    config = runs.read_config(run)
+    run, config = found.run, config_of(found)
     game = make(config.game)
     groups = groups_of(config, game)
     owners = [(k, group) for k, group in enumerate(groups) if seat in group.seats]

@@ -10,13 +10,14 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
 from rich.console import Console
 
 from otherminds import config
-from otherminds.config import Audit, BadInput, Bench, Collect, Demo, Evaluate, List, Resume, Train, Watch, closest
+from otherminds.config import Audit, BadInput, Bench, Collect, Demo, Evaluate, Fit, List, Resume, Train, Watch, closest
 
 if TYPE_CHECKING:
     from otherminds.render import Episode
@@ -29,12 +30,14 @@ def main() -> None:
         List: list_everything,
         Watch: watch,
         Collect: collect,
+        Fit: fit,
         Train: train,
         Resume: resume,
         Evaluate: evaluate,
         Audit: audit,
         Bench: bench,
     }
+    warnings.formatwarning = lambda message, *_, **__: f"otherminds: {message}\n"  # for people, not for programmers
     try:
         command: Any = tyro.cli(
             _choice(list(commands)), prog="otherminds", description=importlib.import_module("otherminds").__doc__
@@ -229,7 +232,7 @@ def _run(work: Callable[[], dict[str, Any]], as_json: bool) -> None:
     print(
         f"{result['run']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
         f"{result['game_steps_per_s']:,} game steps/s{reward}\n"
-        f"next: otherminds evaluate {result['run']}"
+        f"next: otherminds evaluate {quote(result['run'])}"
     )
 
 
@@ -253,6 +256,21 @@ def collect(options: Collect) -> None:
         _print_json(result)
     else:
         print(f"{result['rows']:,} steps of {result['episodes']:,} episodes of {data.game.id}: {options.out}")
+
+
+def fit(options: Fit) -> None:
+    keep_programs()
+    from otherminds.fit import fit as run
+
+    result = run(options)
+    if options.json:
+        _print_json(result)
+        return
+    print(f"{result['module']} of {result['game']}, {result['samples']:,} samples, {result['seconds']:.0f} s: {result['fit']}")
+    for name, score in result["scores"].items():
+        if "mean" in score:
+            width = f"  [{score['low']:.4g}, {score['high']:.4g}]" if "low" in score else ""
+            print(f"  {name:<22} {score['mean']:.4g}{width}")
 
 
 def evaluate(options: Evaluate) -> None:
@@ -326,6 +344,9 @@ def bench(options: Bench) -> None:
 
     for count in options.parallel:
         config.require(count > 0, f"--parallel is {count}, expected a positive number of games")
+    config.require(
+        options.seed == 0 or options.what == "runs", "--seed is for `otherminds bench runs`: nothing else here is drawn"
+    )
     measure, show = {
         "games": (of_games.bench_games, of_games.show_games),
         "ppo": (of_ppo.bench_ppo, of_ppo.show_ppo),
@@ -336,3 +357,5 @@ def bench(options: Bench) -> None:
         _print_json(result)
     else:
         show(result, Console())
+    if not result.get("passed", True):
+        sys.exit(1)

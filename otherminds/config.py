@@ -70,8 +70,10 @@ def as_type(value: Any, wanted: Any, owner: str, option: str) -> Any:
         return tuple(as_type(item, get_args(wanted)[0], owner, option) for item in value)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
         return float(value)
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
     fits = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
-    name = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[wanted]
+    name = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}[wanted]
     require(fits, f"{owner}: {option} is {value!r}, expected {name}")
     return value
 
@@ -184,6 +186,10 @@ class OpponentModel:
     """Tell who the partner is."""
     goal: Flag = True
     """Tell what the partner is after."""
+    learning_rate: float = 4e-3
+    """At the beginning; it falls to 0 along half a cosine."""
+    batch: int = 256
+    """Steps of partners in one update."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,10 @@ class WorldModel:
     """Of `latent`: weight of drawing the present observation from its own hidden state."""
     reward_weight: float = 1.0
     end_weight: float = 1.0
+    learning_rate: float = 4e-3
+    """At the beginning; it falls to 0 along half a cosine."""
+    batch: int = 256
+    """Steps in one update."""
 
 
 @dataclass(frozen=True)
@@ -356,6 +366,40 @@ class Resume:
 
     run: Annotated[str, tyro.conf.Positional]
     """A name under runs/, or a path."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Train one module alone on a dataset, and measure it every epoch on episodes it has not seen."""
+
+    module: Annotated[Literal["opponent_model", "world_model"], tyro.conf.Positional]
+    """Which one."""
+    data: Annotated[Path, tyro.conf.Positional]
+    """A file that `otherminds collect` has written."""
+    name: str | None = None
+    """A name under runs/, or a path: the folder for the results. None: module and dataset."""
+    samples: int = 100_000
+    """Steps to learn from; all there are if they are fewer."""
+    held_out: float = 0.15
+    """Share of the meetings that are kept from training, to measure on."""
+    test_samples: int = 20_000
+    """Steps of those that are measured on; all there are if they are fewer."""
+    epochs: int = 10
+    """How often all samples are gone through."""
+    trajectories: Literal["all", "rewarded"] = "all"
+    """Of `opponent_model`: learn from all episodes of a partner, or from those in which it reached a goal."""
+    labels: Literal["true", "reached"] = "true"
+    """Of `opponent_model`: the goal that is told is the true one, or the one that was reached in the end."""
+    player: int | None = None
+    """Look through the eyes of this player alone, counted from 1; else through everybody's."""
+    seed: int = 0
+    """Of the first fit: initial weights, what is held out, and the order of samples."""
+    seeds: int = 1
+    """How many fits, with seeds in a row."""
+    opponent_model: OpponentModel = field(default_factory=OpponentModel)
+    world_model: WorldModel = field(default_factory=WorldModel)
     json: bool = False
     """Print one JSON object and nothing else."""
 

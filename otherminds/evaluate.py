@@ -1,10 +1,8 @@
 """What policies earn: whole episodes, an equal number in every parallel game, none favoured for being short."""
 
-import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,17 @@ from jaxtyping import Array, PRNGKeyArray
 from scipy.special import stdtrit
 
 from otherminds import lineup, runs
-from otherminds.checkpoint import Checkpoint, find, phase_of, policy_of
+from otherminds.checkpoint import Checkpoint, config_of, find, phase_of, policy_of
 from otherminds.config import BadInput, Evaluate, require
 from otherminds.games import make
 from otherminds.games.base import Game
 from otherminds.learners import LEARNERS
 from otherminds.progress import track
 from otherminds.rollout import close, collect, draw_bank, start
-from otherminds.seats import lanes_needed, resolve
+from otherminds.seats import lanes_needed, pinned, resolve
 from otherminds.types import Seated
 
 FEWEST_FOR_IQM = 5  # seeds: the bootstrap of fewer is too narrow
-LONGEST_NAME = 150  # letters in the name of a file of episodes; most systems take 255
 
 
 @dataclass(frozen=True)
@@ -158,11 +155,13 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
     Intervals are over seeds where there are three or more, else over episodes; `interval_over` says which.
     """
     require(options.episodes > 1, f"--episodes is {options.episodes}, expected at least 2")
+    if options.seats:
+        options = replace(options, seats=pinned(options.seats))  # what is written down says which checkpoint it was
     run = runs.find(options.run)
-    config = runs.read_config(run)
+    found = find(run, options.step)
+    config = config_of(found)
     game = make(options.game or config.game)
     folder = _folder(run)
-    found = find(run, options.step)
     phase = phase_of(found, config, make(config.game))
     learned = tuple("self" if entry in LEARNERS else entry for entry in phase.entries)
     entries = learned if options.seats is None else lineup.spread(options.seats, game.seats, game.id)
@@ -216,10 +215,7 @@ def _folder(run: Path) -> Path:
 
 def _keep(folder: Path, options: Evaluate, step: int, played: list[Episodes], seeds: range) -> None:
     who = [str(step), options.play, *filter(None, (options.game, options.seats))]
-    words = "-".join([*who, f"{options.episodes}episodes", f"seed{options.seed}"])
-    name = re.sub(r"[^\w.=+-]+", "_", words)
-    if len(name) > LONGEST_NAME:  # frozen policies in all seats, with their paths
-        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+    name = runs.file_name("-".join([*who, f"{options.episodes}episodes", f"seed{options.seed}"]))
     rows = [
         {"seed": seed, "episode": k, "seat": seat, "reward": float(reward), "length": int(episodes.length[k])}
         | ({} if episodes.won is None else {"won": bool(episodes.won[k])})

@@ -60,11 +60,11 @@ class Evidence:
 
     @staticmethod
     def of(run: Path, say: Callable[[str], None]) -> "Evidence":
-        setup = prepare(runs.read_config(run))
-        engine = OnHost(setup) if setup.game.on_host else Compiled(setup)
         found = checkpoint.newest(run, say)
         if found is None:
             raise BadInput(f"{run} has no checkpoint yet: there is nothing to audit")
+        setup = prepare(checkpoint.config_of(found))
+        engine = OnHost(setup) if setup.game.on_host else Compiled(setup)
         facts = found.facts
         whole: Carry = checkpoint.filled(engine.like(facts["phase"]), found.arrays)
         frozen = {entry["seed"] for entry in facts["frozen"]}

@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,6 +13,7 @@ from typing import Any, get_type_hints
 from otherminds.config import NOT_SAVED, BadInput, Train, as_type, check_options, closest, require
 
 FORMAT = 1
+LONGEST_NAME = 150  # bytes in the name of a file or folder of ours; most disks take 255
 
 
 def folder_of(name: str) -> Path:
@@ -18,6 +21,23 @@ def folder_of(name: str) -> Path:
     require(name not in ("", ".", ".."), f"'{name}' is no name of a run: expected a name or a path of a folder")
     separated = any(separator and separator in name for separator in (os.sep, os.altsep))
     return Path(name) if separated or Path(name).is_absolute() else Path("runs") / name
+
+
+def require_name(folder: Path) -> None:
+    """Refuse a name that `--seats run:NAME` could not say."""
+    found = [letter for letter in ",+~#@:" if letter in folder.name]
+    require(not found, f"'{folder.name}' is no name for a run: {' '.join(found)} would mean something else in --seats run:NAME")
+
+
+def shortened(name: str) -> str:
+    """A name that every disk takes: they count bytes, and not every letter is one."""
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore")
+
+
+def file_name(words: str) -> str:
+    """Words as the name of a file. Where letters had to go, a checksum keeps different words apart."""
+    name = shortened(re.sub(r"[^\w.=+-]+", "_", words))
+    return name if name == words else f"{name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 
 def beside(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from otherminds import lineup, runs
-from otherminds.checkpoint import load_policy, pick
+from otherminds.checkpoint import load_policy, pick, seal_of
 from otherminds.config import BadInput, closest, require
 from otherminds.games.base import Game
 from otherminds.learners import LEARNERS
@@ -70,6 +70,13 @@ def pinned(text: str) -> str:
         return str(dataclasses.replace(wanted, step=str(pick(runs.find(wanted.run), wanted.step))))
 
     return ",".join("~".join("+".join(map(pin, lineup.pool(part))) for part in entry.split("~")) for entry in lineup.split(text))
+
+
+def seals(text: str) -> dict[str, str]:
+    """Entry -> checksum of the checkpoint, for each frozen policy in a pinned `--seats`."""
+    entries = [name for entry in lineup.split(text) for part in entry.split("~") for name in lineup.pool(part)]
+    frozen = {name: lineup.frozen(name) for name in entries if name.startswith("run:")}
+    return {name: seal_of(runs.find(wanted.run), int(wanted.step)) for name, wanted in frozen.items()}
 
 
 class Pool(Policy):

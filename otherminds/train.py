@@ -7,7 +7,6 @@ results (fresh starts, rotating pools, schedules) happens at fixed updates. So a
 
 import contextlib
 import dataclasses
-import json
 import platform
 import signal
 import sys
@@ -17,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import jax
@@ -33,9 +33,6 @@ from otherminds.updates import CALL, Carry, Compiled, OnHost, Setup, policies_at
 
 CALL_SECONDS = 1.0  # how long a call should last, so that a stopped run stops soon
 SCORE_UPDATES = 16  # over how many updates the reward is averaged that decides which checkpoint is best
-LONGEST_NAME = 100  # letters of a name we make up; most systems take 255
-FREE = ("name", "keep", "checkpoint_every", "evaluate_every", "evaluate_episodes", "workers", "tensorboard", "wandb")
-"""Settings that change nothing in what is learned, so that a run may go on with others."""
 EVALUATION = 1  # what a key derived from a seed is for
 
 
@@ -51,7 +48,8 @@ def train(config: Train, *, folder: Path | None = None, say: Callable[[str], Non
     """Train as the config says; what `train --json` prints. The folder of the run must not hold another."""
     config = dataclasses.replace(config, seats=seats.pinned(config.seats))
     setup = prepare(config)
-    folder = folder or runs.folder_of(config.name or default_name(config))
+    folder = folder or runs.folder_of(default_name(config) if config.name is None else config.name)
+    runs.require_name(folder)
     _require_free(folder)
     check_wandb(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +62,7 @@ def train(config: Train, *, folder: Path | None = None, say: Callable[[str], Non
 def _require_free(folder: Path) -> None:
     """Refuse a folder that holds anything; what a process left that died before it wrote its config is nothing."""
     if (folder / "config.json").exists():
-        raise BadInput(f"{folder} holds a run already: otherminds resume {folder}, or give another --name")
+        raise BadInput(f"{folder} holds a run already: otherminds resume {quote(str(folder))}, or give another --name")
     nothing = {".lock", ".config.json.part"}
     require(
         not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= nothing),
@@ -75,7 +73,7 @@ def _require_free(folder: Path) -> None:
 def default_name(config: Train) -> str:
     """A name for a run that was given none."""
     words = f"{config.seats}-{config.game}"
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in words)[:LONGEST_NAME]
+    return runs.shortened("".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in words))
 
 
 def resume(run: str, *, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -94,7 +92,7 @@ def _run(setup: Setup, folder: Path, say: Callable[[str], None]) -> dict[str, An
         known = checkpoint.steps(folder)
         saved = f"the checkpoint at step {known[-1]:,} is safe" if known else "there was no checkpoint yet"
         reason = error.strerror or error
-        raise Stopped(f"{folder}: {reason}; {saved}; when that is mended: otherminds resume {folder}", 1) from error
+        raise Stopped(f"{folder}: {reason}; {saved}; when that is mended: otherminds resume {quote(str(folder))}", 1) from error
     finally:
         session.close()
 
@@ -108,6 +106,8 @@ class Session:
         self.engine = OnHost(setup) if setup.game.on_host else Compiled(setup)
         self.begin = time.perf_counter()
         self.update, self.phase = 0, 0
+        self.place = (folder / ".lock").stat().st_ino
+        self.partners = seats.seals(self.config.seats)
         self.seconds_before = self.compile_before = 0.0
         self.frozen: list[dict[str, Any]] = []
         self.recent: deque[float] = deque(maxlen=SCORE_UPDATES)
@@ -167,20 +167,25 @@ class Session:
                 self._require_alive(carry)
                 if stop and not over:
                     step = self.update * self.config.steps_per_update
-                    raise Stopped(f"{self.folder}: stopped and saved at step {step:,}; otherminds resume {self.folder}", stop[0])
+                    again = f"otherminds resume {quote(str(self.folder))}"
+                    raise Stopped(f"{self.folder}: stopped and saved at step {step:,}; {again}", stop[0])
         return self._finish(carry)
 
     def _begin(self) -> Carry:
         """From the newest whole checkpoint, or from nothing."""
         found = checkpoint.newest(self.folder, self.say)
         if found is None:
+            self._require_unfinished()
+            if self.metrics.size():
+                self.say(f"{self.folder}: there is no checkpoint yet: beginning anew")
             self.metrics.cut(0)
             self.timing.cut(0)
             checkpoint.cut(self.folder, 0)
             self.curves = Curves(self.folder, self.config, after=0)
             return self.engine.first()
         step, facts = found.step, found.facts
-        self._require_same(facts.get("config", {}))
+        checkpoint.config_of(found)  # refuses other settings
+        self._require_same_partners(facts.get("partners", {}))
         self.update, self.phase = facts["update"], facts["phase"]
         self.seconds_before, self.compile_before = facts["seconds"], facts["compile_s"]
         self.working, self.spent = facts["working"], facts["seconds"]
@@ -193,20 +198,29 @@ class Session:
         self._warn_of_changes()
         if self.update < self.config.updates:
             self.curves = Curves(self.folder, self.config, after=step)
+            (self.folder / "result.json").unlink(missing_ok=True)  # of an end that is no longer one
             self.say(f"{self.folder}: going on at step {step:,} of {self.config.steps:,}")
             if self.setup.game.on_host:
                 self.say(f"{self.config.game} is stepped on the host and cannot be saved: its episodes begin anew")
         return checkpoint.filled(self.engine.like(self.phase), found.arrays)
 
-    def _require_same(self, then: dict[str, Any]) -> None:
-        """Refuse to go on with other settings: half a run with each is neither."""
-        before, now = (_flat(json.loads(json.dumps(settings))) for settings in (then, runs.as_dict(self.config)))
-        for name, value in before.items():
+    def _require_unfinished(self) -> None:
+        finished = (self.folder / "result.json").exists()
+        require(not finished, f"{self.folder} came to its end, and its checkpoints are gone: train it anew with another --name")
+
+    def _require_same_partners(self, then: dict[str, str]) -> None:
+        """Refuse to go on beside others: a frozen policy may have been trained anew under its name."""
+        for name, seal in self.partners.items():
             require(
-                name in FREE or now.get(name) == value,
-                f"{self.folder / 'config.json'} was changed: {name} was {value!r} and is {now.get(name)!r}; "
-                "change it back, or train a new run with --config",
+                then.get(name, seal) == seal,
+                f"{name} is not what it was when {self.folder} began: bring it back, or train a new run",
             )
+
+    def _require_place(self) -> None:
+        """A folder that was removed, and perhaps made anew by another process, is no longer ours to write to."""
+        lock = self.folder / ".lock"
+        if not lock.exists() or lock.stat().st_ino != self.place:
+            raise Stopped(f"{self.folder} was removed or replaced while it was being trained: nothing more is written there", 1)
 
     def _enter(self, phase: int) -> None:
         """Rewards before and after a change of seats cannot be compared: the best checkpoint is the best since then."""
@@ -334,6 +348,7 @@ class Session:
         return self.spent
 
     def _save(self, carry: Carry) -> None:
+        self._require_place()
         step = self.update * self.config.steps_per_update
         score = float(np.mean(self.recent)) if self.recent else None
         if score is not None and (self.best is None or score > self.best[0]):
@@ -342,6 +357,7 @@ class Session:
             "update": self.update,
             "phase": self.phase,
             "config": runs.as_dict(self.config),
+            "partners": self.partners,
             "score": score,
             "best": self.best,
             "recent": list(self.recent),
@@ -355,7 +371,7 @@ class Session:
         if self.curves:
             self.curves.flush()
         checkpoint.save(self.folder, step, carry, facts)
-        checkpoint.prune(self.folder, self.config.keep, [self.best[1]] if self.best else [])
+        checkpoint.prune(self.folder, self.config.keep, [step, *([self.best[1]] if self.best else [])])
 
     def _finish(self, carry: Carry) -> dict[str, Any]:
         trained = [learner.trainable(state) for learner, state in zip(self.setup.learners, carry.learners, strict=True)]
@@ -372,14 +388,6 @@ class Session:
         }
         runs.write_json(self.folder / "result.json", result)
         return result
-
-
-def _flat(settings: dict[str, Any], owner: str = "") -> dict[str, Any]:
-    """Settings within settings by their full names: ppo.entropy."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{owner}{name}.") if isinstance(value, dict) else {f"{owner}{name}": value}
-    return flat
 
 
 def number(value: Any) -> float:

@@ -4,6 +4,7 @@ Learners are found in the seats; nothing here names one. Each seed is a pure fun
 """
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -90,7 +91,10 @@ def prepare(config: Train) -> Setup:
         number, spelled = getattr(config, option), option.replace("_", "-")
         require(number >= 1, f"--{spelled} is {number}, expected at least 1: --{spelled} 1")
     require(config.evaluate_every >= 0, f"--evaluate-every is {config.evaluate_every}, expected 0 (never) or a number of steps")
-    require(config.checkpoint_every > 0, f"--checkpoint-every is {config.checkpoint_every}, expected a number of seconds: 30")
+    require(
+        0 < config.checkpoint_every < math.inf,
+        f"--checkpoint-every is {config.checkpoint_every}, expected a number of seconds: 30",
+    )
     require(config.seed >= 0 and config.seed + config.seeds <= 2**32, f"--seed is {config.seed}, expected 0 to 4294967295")
     require(config.workers >= 0, f"--workers is {config.workers}, expected 0 (this process) or more")
     game = make(config.game)

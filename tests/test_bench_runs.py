@@ -29,17 +29,36 @@ def test_a_killed_run_is_gone_on_with_and_compared(tmp_path, monkeypatch):
     assert found["steps"] == 32000
     assert (found["same_parameters"], found["same_metrics"], found["same_state"]) == (True, True, True)
     assert found["at_checkpoint"] == sorted(found["at_checkpoint"])
-    assert found["kills"] == len(found["at_checkpoint"]) >= 2
-    rows = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
-    (tmp_path / "cut" / "metrics.jsonl").write_text("\n".join(rows[:-1]) + "\n")
-    assert not bench_runs._same(tmp_path / "cut", tmp_path / "whole", "metrics.jsonl")
+    assert found["kills"] == len(found["at_checkpoint"]) == 3
+    assert found["while_writing"] >= 1
+    for name, changed in (
+        ("metrics.jsonl", "same_metrics"),
+        ("checkpoints/32000/state.safetensors", "same_state"),
+    ):
+        file = tmp_path / "cut" / name
+        file.write_bytes(file.read_bytes()[:-1])
+        assert not bench_runs.compared(tmp_path / "cut", tmp_path / "whole")[changed]
+    result = json.loads((tmp_path / "cut" / "result.json").read_text())
+    (tmp_path / "cut" / "result.json").write_text(json.dumps(result | {"parameters_sha256": "other"}))
+    assert not any(bench_runs.compared(tmp_path / "cut", tmp_path / "whole").values())
+
+
+def test_nobody_is_left_behind(tmp_path):
+    """Stopped by Ctrl-C, it left a training behind that nobody watched."""
+    with pytest.raises(KeyboardInterrupt), bench_runs.typed("--help", compiled=tmp_path, said=tmp_path / "said") as process:
+        raise KeyboardInterrupt
+    assert process.returncode is not None
+
+
+def test_a_start_that_fails_says_why(tmp_path):
+    with pytest.raises(RuntimeError, match="no game 'chess'"):
+        bench_runs.measure_start("chess", tmp_path)
 
 
 def test_a_command_that_fails_is_named_with_its_last_words(tmp_path):
     said = tmp_path / "said.txt"
-    process = bench_runs.typed("train", "--game", "chess", compiled=tmp_path, said=said)
-    with pytest.raises(RuntimeError, match="chess"):
-        bench_runs.finish(process, said)
+    with pytest.raises(RuntimeError, match="no game 'chess'"):
+        bench_runs.run("train", "--game", "chess", compiled=tmp_path, said=said)
 
 
 def test_options_of_the_other_benchmarks_are_refused(tmp_path):
@@ -59,7 +78,7 @@ def test_what_differs_is_said_loudly():
             {"game": "h", "learner": "ppo", "seeds": 1, "peak_memory_mb": 1100},
         ],
         "side_by_side": {"alone_s": 9.0, "two_s": 15.0, "same_parameters": True},
-        "kills": {"kills": 20, **same},
+        "kills": {"kills": 20, "while_writing": 5, **same},
     }
     shown = io.StringIO()
     bench_runs.show_runs(json.loads(json.dumps(result)), Console(file=shown, width=130))

@@ -1,5 +1,6 @@
 """A checkpoint is what was written, or it is noticed. Other libraries load half of one without a word."""
 
+import dataclasses
 import io
 import json
 import os
@@ -302,12 +303,15 @@ def test_policies_that_are_not_there_are_refused(trained, copied):
         checkpoint.load_policy(trained, 0, seed=0)
     with pytest.raises(BadInput, match=r"player_3 of .* learned nothing; those who did: 1, 2"):
         checkpoint.load_policy(trained, 2)
-    runs.write_config(copied, small(seats="ppo,always_c"))
-    with pytest.raises(BadInput, match=r"player_2 of .* learned nothing; those who did: 1"):
-        checkpoint.load_policy(copied, 1)
-    runs.write_config(copied, small(seats="mappo"))
-    with pytest.raises(BadInput, match=r"it was written with other settings or another version|in the checkpoint is"):
-        checkpoint.load_policy(copied, 1)
+    found = checkpoint.read(copied, 1280)
+    for seats, message in (
+        ("ppo,always_c", r"player_2 of .* learned nothing; those who did: 1"),
+        ("mappo", r"it was written with other settings or another version|in the checkpoint is"),
+    ):
+        other = small(seats=seats)
+        runs.write_config(copied, other)
+        with pytest.raises(BadInput, match=message):
+            checkpoint.policy_of(dataclasses.replace(found, facts=found.facts | {"config": runs.as_dict(other)}), 1)
 
 
 def test_a_damaged_checkpoint_is_not_played(copied):

@@ -124,9 +124,9 @@ def test_a_run_is_evaluated_by_seed_and_seat(looked_at):
     assert looked(looked_at, seed=1)["per_seed"] != found["per_seed"]
 
 
-def test_with_less_than_three_seeds_intervals_are_over_episodes(trained, tmp_path):
-    run = shutil.copytree(trained, tmp_path / "run")
-    runs.write_config(run, dataclasses.replace(runs.read_config(run), seeds=1))
+def test_with_less_than_three_seeds_intervals_are_over_episodes(tmp_path):
+    run = tmp_path / "run"
+    train(small(seeds=1, steps=64), folder=run, say=lambda line: None)
     found = looked(run)
     assert (found["interval_over"], len(found["per_seed"])) == ("episodes", 1)
     assert "iqm" not in found
@@ -151,7 +151,7 @@ def test_others_may_sit_beside_the_runs_own(looked_at):
     mine, theirs = (seat["mean"] for seat in found["reward"]["per_seat"])
     assert mine <= 5 <= theirs
     both = looked(looked_at, seats=f"self,run:{looked_at}#1:4+always_c")
-    assert both["seats"][1].endswith("#1:4+always_c")
+    assert both["seats"][1].endswith("#1@1280:4+always_c")
     assert len(list((looked_at / "evaluation").glob("*self_always_d*"))) == 1
 
 
@@ -202,7 +202,18 @@ def test_a_damaged_checkpoint_is_refused_or_the_one_before_is_taken(copied):
         looked(copied, step="1280")
     with pytest.warns(UserWarning, match=r"checkpoint 1280 cannot be read.*using the one before"):
         assert looked(copied, step="final")["step"] < 1280
-    assert looked(copied, step="best")["step"] < 1280
+    with pytest.warns(UserWarning, match="checkpoint 1280 cannot be read"):
+        assert looked(copied, step="best")["step"] < 1280
+
+
+@pytest.mark.parametrize(
+    "change", [{"game": "matrix-chicken?horizon=5"}, {"seed": 7}, {"seeds": 9}, {"seats": "always_d~100~ppo"}]
+)
+def test_settings_that_were_changed_later_are_refused(copied, change):
+    """Rewards of another game, or of players who never sat there, looked like results."""
+    runs.write_config(copied, dataclasses.replace(runs.read_config(copied), **change))
+    with pytest.raises(BadInput, match=f"was changed: {next(iter(change))} was"):
+        looked(copied)
 
 
 def test_a_win_rate_only_where_there_are_wins(looked_at, monkeypatch):

@@ -1,11 +1,16 @@
 """Scripted partners: stated probabilities are the real ones, paths are shortest, goals are true."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from otherminds import BadInput, make, seats
+from otherminds.config import Collect
+from otherminds.dataset import gather
+from otherminds.diagnostics.beliefs import clocks
 from otherminds.games.ego import view
 from otherminds.partners import PARTNERS, make_partner, names_for
 
@@ -196,3 +201,27 @@ def test_bad_partners_are_refused(entry, hint):
 
 def test_every_family_has_the_random_partner():
     assert all("random" in names_for(family) for family in (*PARTNERS, "a family nobody wrote scripts for"))
+
+
+MINDED = ("random", "nearest_stag", "switcher=stag-hare@3", "switcher=hare-stag@e1", "stubborn=0.7", "stubborn=0.6:hare")
+
+
+@pytest.mark.parametrize("entry", MINDED)
+def test_one_of_its_minds_is_what_it_had_in_mind(entry):
+    """Exact beliefs are made of minds: among them must be the one that played, in every row."""
+    options = Collect(Path("x.npz"), game="stag_hunt-4x4-4h1s", seats=f"{entry},random,random,random", episodes=40, meeting=2)
+    data = gather(options)
+    step, episode = clocks(data)
+    seen = [jnp.asarray(x) for x in (data.rows.observation[:, 0], data.rows.legal[:, 0], step, episode)]
+    there = data.rows.present[:, 0]
+    agree = []
+    for mind in make_partner(entry, data.game).minds():
+        same = np.abs(np.asarray(mind.probabilities(*seen)) - data.rows.probabilities[:, 0]).max(-1) < 1e-5
+        agree.append(same & (np.asarray(mind.goal(*seen[2:])) == data.rows.goal[:, 0]))
+    assert np.any(agree, 0)[there].all()
+    assert sum(mind.share for mind in make_partner(entry, data.game).minds()) == pytest.approx(1)
+
+
+def test_a_script_with_a_longer_memory_has_no_minds_of_this_kind():
+    with pytest.raises(BadInput, match="Grim does depends on more"):
+        make_partner("grim", make("matrix-ipd")).minds()

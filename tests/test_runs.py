@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +146,19 @@ def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path):
         pass
     with runs.locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("name", ["a+b", "a,b", "a~b", "x#1", "x@3", "x:y"])
+def test_names_that_seats_could_not_say_are_refused(name):
+    """`run:a+b` meant two policies."""
+    with pytest.raises(BadInput, match="would mean something else"):
+        runs.require_name(Path("runs") / name)
+    runs.require_name(Path("a+b") / "plain-name_1.0 鹿")
+
+
+def test_different_words_make_different_files():
+    """`#1` and `:1` both became `_1`, and one evaluation replaced the other."""
+    assert runs.file_name("1280-sample") == "1280-sample"
+    assert runs.file_name("self_run_m#1") != runs.file_name("self_run_m:1")
+    assert runs.file_name("鹿" * 100) != runs.file_name("鹿" * 101)
+    assert len(runs.file_name("鹿" * 101).encode()) < 200

@@ -194,7 +194,67 @@ def test_a_finished_run_says_so_and_is_left_alone(copied, notes):
     assert files_of(copied) == before
     (copied / "result.json").write_text("")
     again = resume(str(copied), say=notes.append)
-    assert again == result == json.loads((copied / "result.json").read_text())
+    assert again == json.loads((copied / "result.json").read_text())
+    assert again | {"peak_memory_mb": 0} == result | {"peak_memory_mb": 0}
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_anew(copied):
+    """Its metrics were wiped without a word."""
+    shutil.rmtree(copied / "checkpoints")
+    before = files_of(copied)
+    with pytest.raises(BadInput, match="came to its end, and its checkpoints are gone"):
+        resume(str(copied), say=silent)
+    assert files_of(copied) == before
+
+
+def test_a_folder_that_was_removed_is_not_written_to_again(tmp_path, monkeypatch):
+    """A run trained on into the folder of another that had taken its name."""
+    write, calls = Session._write, []
+
+    def removing(self, *arguments):
+        write(self, *arguments)
+        calls.append(None)
+        if len(calls) == 2:
+            shutil.rmtree(self.folder)
+            if replaced:
+                self.folder.mkdir()
+                (self.folder / ".lock").touch()
+
+    monkeypatch.setattr(Session, "_write", removing)
+    for replaced in (False, True):
+        calls.clear()
+        with pytest.raises(Stopped, match="was removed or replaced"):
+            train(SMALL, folder=tmp_path / "run", say=silent)
+        assert (tmp_path / "run").exists() == replaced
+        assert not (tmp_path / "run" / "checkpoints").exists()
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+
+def test_a_frozen_partner_that_was_trained_anew_is_not_the_same(copied, tmp_path, monkeypatch):
+    """Half a run beside each of two partners is neither."""
+    config = small(seats=f"ppo,run:{copied}#1", seeds=1)
+    with killed_at(monkeypatch, Session, "_write", 3):
+        train(config, folder=tmp_path / "cut", say=silent)
+    other = jax.tree.map(jnp.zeros_like, updates.Compiled(updates.prepare(SMALL)).first())
+    checkpoint.save(copied, 1280, other, checkpoint.facts_of(copied, 1280))
+    with pytest.raises(BadInput, match="is not what it was when"):
+        resume(str(tmp_path / "cut"), say=silent)
+
+
+def test_a_stray_file_among_checkpoints_is_none(tmp_path):
+    """It counted as the newest, and with --keep 1 the last real one was removed."""
+    config = small(keep=1, seeds=1)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "99999999").touch()
+    with pytest.raises(BadInput, match="exists and is no run"):
+        train(config, folder=tmp_path / "run", say=silent)
+    assert checkpoint.steps(tmp_path / "run") == []
+    (tmp_path / "run" / "checkpoints" / "99999999").unlink()
+    for step in (10, 20, 30):
+        checkpoint.save(tmp_path / "run", step, {"x": jnp.zeros(2)}, {})
+    (tmp_path / "run" / "checkpoints" / "40").mkdir()
+    checkpoint.prune(tmp_path / "run", 1, [30])
+    assert checkpoint.steps(tmp_path / "run") == [30, 40]
 
 
 def test_going_on_elsewhere_is_said(copied, notes):
@@ -354,7 +414,8 @@ def test_a_partner_from_another_game_is_refused_before_anything_begins(trained, 
 def test_names_that_are_made_up():
     assert training.default_name(Train()) == "ppo-stag_hunt-4x4-4h1s"
     assert training.default_name(small(seats="ppo,run:a/b#1")) == "ppo_run_a_b_1-matrix-ipd_horizon_5"
-    assert len(training.default_name(small(seats=f"ppo,run:{'x' * 300}"))) <= 100
+    for letter in "x鹿":  # disks count bytes
+        assert 40 < len(training.default_name(small(seats=f"ppo,run:{letter * 300}")).encode()) <= 150
 
 
 # --- seeds that are not finite ---

@@ -4,13 +4,14 @@ They are the yardstick of opponent models and beliefs: no model can predict bett
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
-from otherminds.config import require
+from otherminds.config import BadInput, require
 from otherminds.distributions import NEVER, draw
 from otherminds.games.base import Game
 from otherminds.types import Action, Extras, Memory, Policy, View
@@ -20,6 +21,19 @@ Rule = Callable[[Num[Array, "..."], Bool[Array, "*games actions"]], Float[Array,
 
 A rule is a function of a module or a frozen dataclass: equal scripts must be equal objects, or each would be compiled anew.
 """
+
+
+@dataclass(frozen=True)
+class Mind:
+    """One way in which a script may be minded: what it would do and what it would be after, at any step of any episode.
+
+    `probabilities(observation, legal, step, episode)` and `goal(step, episode)` take n moments at once; steps are counted within
+    the episode and episodes within the meeting, both from 0.
+    """
+
+    share: float  # of meetings in which it is so minded
+    probabilities: Callable[[Array, Array, Array, Array], Float[Array, "n actions"]]
+    goal: Callable[[Array, Array], Int[Array, " n"]]
 
 
 class Scripted(Policy):
@@ -49,6 +63,10 @@ class Scripted(Policy):
         """The true goal, for a prepared memory; -1 where the script has none."""
         return jnp.full(view.reward.shape, -1, jnp.int32)
 
+    def minds(self) -> tuple[Mind, ...]:
+        """All that it may have in mind when a meeting opens: what exact beliefs are made of."""
+        raise BadInput(f"what {type(self).__name__} does depends on more than board, step and episode: exact beliefs need that")
+
     def act(self, view: View, memory: Memory, key: PRNGKeyArray) -> tuple[Action, Memory, Extras]:
         prepare_key, action_key = jax.random.split(key)
         memory = self.prepare(view, memory, prepare_key)
@@ -70,6 +88,12 @@ class FromRule(Scripted):
 
     def goal(self, view: View, memory: Memory) -> Int[Array, "E G"]:
         return jnp.full(view.reward.shape, self.aim, jnp.int32)
+
+    def minds(self) -> tuple[Mind, ...]:
+        def probabilities(observation: Array, legal: Array, step: Array, episode: Array) -> Array:
+            return self.rule(observation, legal)
+
+        return (Mind(1.0, probabilities, lambda step, episode: jnp.full_like(step, self.aim)),)
 
 
 class RandomBox(Scripted):

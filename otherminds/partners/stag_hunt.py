@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from otherminds.config import BadInput, closest, require
 from otherminds.games.base import Game
 from otherminds.games.stag_hunt import HUNT_HARE, HUNT_STAG, StagHunt
-from otherminds.partners.base import FromRule, Scripted, no_argument, uniform
+from otherminds.partners.base import FromRule, Mind, Scripted, no_argument, uniform
 from otherminds.partners.paths import toward
 from otherminds.types import Memory, View
 
@@ -60,13 +60,21 @@ class Switcher(Scripted):
     def prepare(self, view: View, memory: Memory, key: PRNGKeyArray) -> Memory:
         return Memory({"steps": memory.episode["steps"] + 1}, memory.lasting)
 
+    def after_what(self, step: Array, episode: Array) -> Array:
+        return jnp.where((episode if self.counts_episodes else step) < self.at, self.before, self.after)
+
     def goal(self, view: View, memory: Memory) -> Int[Array, "E G"]:
-        count = memory.lasting["episodes"] if self.counts_episodes else memory.episode["steps"]
-        goal = jnp.where(count < self.at, self.before, self.after)
+        goal = self.after_what(memory.episode["steps"], memory.lasting["episodes"])
         return jnp.broadcast_to(goal[:, None], view.reward.shape)
 
     def probabilities(self, view: View, memory: Memory) -> Float[Array, "E G actions"]:
-        return _by_goal(self.game, self.goal(view, memory), view)
+        return _by_goal(self.game, self.goal(view, memory), view.observation, view.legal)
+
+    def minds(self) -> tuple[Mind, ...]:
+        def probabilities(observation: Array, legal: Array, step: Array, episode: Array) -> Array:
+            return _by_goal(self.game, self.after_what(step, episode), observation, legal)
+
+        return (Mind(1.0, probabilities, self.after_what),)
 
 
 class Stubborn(Scripted):
@@ -88,12 +96,28 @@ class Stubborn(Scripted):
         return memory.lasting["goal"]
 
     def probabilities(self, view: View, memory: Memory) -> Float[Array, "E G actions"]:
-        follow = _by_goal(self.game, self.goal(view, memory), view)
-        return self.resolve * follow + (1 - self.resolve) * uniform(view.legal)
+        return self.wavering(self.goal(view, memory), view.observation, view.legal)
+
+    def wavering(
+        self, goal: Int[Array, "*n"], observation: Array, legal: Bool[Array, "*n actions"]
+    ) -> Float[Array, "*n actions"]:
+        return self.resolve * _by_goal(self.game, goal, observation, legal) + (1 - self.resolve) * uniform(legal)
+
+    def minds(self) -> tuple[Mind, ...]:
+        def minded(goal: int, share: float) -> Mind:
+            def probabilities(observation: Array, legal: Array, step: Array, episode: Array) -> Array:
+                return self.wavering(jnp.full_like(step, goal), observation, legal)
+
+            return Mind(share, probabilities, lambda step, episode: jnp.full_like(step, goal))
+
+        goals = range(len(self.game.goals)) if self.fixed is None else [self.fixed]
+        return tuple(minded(goal, 1 / len(goals)) for goal in goals)
 
 
-def _by_goal(game: Game, goal: Int[Array, "E G"], view: View) -> Float[Array, "E G actions"]:
-    stag, hare = (Hunt(game.seats, prey)(view.observation, view.legal) for prey in (STAG, HARE))
+def _by_goal(
+    game: Game, goal: Int[Array, "*n"], observation: Array, legal: Bool[Array, "*n actions"]
+) -> Float[Array, "*n actions"]:
+    stag, hare = (Hunt(game.seats, prey)(observation, legal) for prey in (STAG, HARE))
     return jnp.where((goal == STAG)[..., None], stag, hare)
 
 

@@ -1,0 +1,166 @@
+"""A module alone: it learns what is there to learn, is measured on what it has not seen, and nothing odd passes in silence."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from otherminds import dataset, fit, make, runs, world_model
+from otherminds.config import BadInput, Collect, Fit, OpponentModel, WorldModel
+
+GAME = "stag_hunt?height=3&width=3&players=2&hares=2"
+POOL = "nearest_stag+nearest_hare"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "hunt.npz"
+    dataset.save(dataset.gather(Collect(path, game=GAME, seats=POOL, episodes=600, parallel=40, meeting=2)), path)
+    return path
+
+
+def options(data, module, folder, **more):
+    small = {
+        "name": str(folder / "fit"),
+        "epochs": 3,
+        "opponent_model": OpponentModel(channels=8, repeats=2, hidden=(16,), batch=32),
+        "world_model": WorldModel(channels=8, batch=32),
+    }
+    return Fit(module, data, **(small | more))
+
+
+def test_an_opponent_model_is_fitted_and_leaves_all_its_figures(data, tmp_path):
+    result = fit.fit(options(data, "opponent_model", tmp_path, epochs=6, seeds=2))
+    scores = result["scores"]
+    assert scores["top_1"]["mean"] > scores["majority"]["mean"] + 0.1
+    assert scores["cross_entropy"]["mean"] > scores["cross_entropy_exact"]["mean"]
+    assert scores["top_1"]["low"] <= scores["top_1"]["mean"] <= scores["top_1"]["high"]
+    assert set(scores["by_partner"]) == {"nearest_stag", "nearest_hare"}
+    folder = tmp_path / "fit"
+    rows = list(runs.rows(folder / "metrics.jsonl"))
+    assert [(row["seed"], row["epoch"], row["split"]) for row in rows[:3]] == [
+        (0, 1, "train"),
+        (0, 1, "held_out"),
+        (0, 2, "train"),
+    ]
+    assert len(rows) == 2 * 6 * 2
+    assert json.loads((folder / "result.json").read_text()) == result
+    assert (folder / "tables" / "actions-1-6.csv").read_text().startswith("action,count,share")
+
+
+def test_with_a_learning_rate_of_0_nothing_is_learned(data, tmp_path):
+    """The test above can fail."""
+    still = OpponentModel(channels=8, repeats=2, hidden=(16,), batch=32, learning_rate=0.0)
+    scores = fit.fit(options(data, "opponent_model", tmp_path, opponent_model=still))["scores"]
+    assert scores["top_1"]["mean"] < scores["majority"]["mean"] + 0.1
+
+
+def test_a_world_model_is_fitted(data, tmp_path):
+    result = fit.fit(options(data, "world_model", tmp_path, epochs=10))
+    assert result["scores"]["exact_board"]["mean"] > 0.8
+    assert result["scores"]["broken_laws"]["in_two_places"]["mean"] < 20
+    rows = [row for row in runs.rows(tmp_path / "fit" / "metrics.jsonl") if row["split"] == "train"]
+    assert set(rows[0]["metrics"]) == {"observation", "reward", "end"}
+    assert rows[-1]["metrics"]["observation"] < rows[0]["metrics"]["observation"] / 2
+
+
+def test_a_fit_is_read_again_as_it_was(data, tmp_path):
+    fit.fit(options(data, "opponent_model", tmp_path, epochs=1, seeds=2))
+    again = fit.load(str(tmp_path / "fit"))
+    assert again.options.module == "opponent_model"
+    assert again.game == make(GAME)
+    first, second = again.modules
+    assert not np.array_equal(np.asarray(first.head.weight), np.asarray(second.head.weight))
+
+
+# --- samples ---
+
+
+def test_steps_of_partners_are_theirs(data):
+    """Row and seat once came from two different shuffles: every view belonged to somebody else."""
+    played = dataset.load(data)
+    steps = fit.partner_steps(played, 300, np.random.default_rng(0), None, "true", "all")
+    whole = {
+        (tile.tobytes(), int(action), int(goal), int(who))
+        for tile, action, goal, who in zip(
+            played.rows.observation.reshape(-1, *played.game.observation_shape),
+            played.rows.action.reshape(-1),
+            played.rows.goal.reshape(-1),
+            played.rows.who.reshape(-1),
+            strict=True,
+        )
+    }
+    for tile, action, goal, who in zip(
+        np.asarray(steps.view), np.asarray(steps.action), np.asarray(steps.goal), np.asarray(steps.who), strict=True
+    ):
+        assert (tile.tobytes(), int(action), int(goal), int(who)) in whole
+    assert (np.asarray(steps.action) >= 0).all()
+    assert (np.asarray(steps.exact)[np.arange(300), np.asarray(steps.action)] > 0).all()
+    assert (np.asarray(steps.place) == 1).all()
+
+
+def test_only_what_a_player_sees(data):
+    played = dataset.load(data)
+    steps = fit.partner_steps(played, 300, np.random.default_rng(0), 2, "true", "all")
+    assert (np.asarray(steps.ego) == 1).all()
+    own = fit.own_steps(played, 10_000, np.random.default_rng(0), 1)
+    assert len(own.end) == played.rows.present[:, 0].sum()
+
+
+def test_goals_that_were_reached_label_the_whole_episode(data):
+    played = dataset.load(data)
+    reached = fit.reached_in_episode(played)
+    table = played.table()
+    for episode in table[:50]:
+        rows = episode[episode >= 0]
+        assert (reached[rows] == played.rows.goal_reached[rows].max(0)).all()
+    rewarded = fit.partner_steps(played, 10_000, np.random.default_rng(0), None, "reached", "rewarded")
+    assert (np.asarray(rewarded.goal) >= 0).all()
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": 0}, "--samples is 0"),
+        ({"held_out": 1.0}, "--held-out is 1.0"),
+        ({"epochs": 0}, "--epochs is 0"),
+        ({"player": 3}, "--player is 3"),
+        ({"opponent_model": OpponentModel(batch=0)}, "batch is 0"),
+        ({"opponent_model": OpponentModel(learning_rate=-1.0)}, "learning-rate is -1"),
+        ({"opponent_model": OpponentModel(learning_rate=float("nan"))}, "learning_rate is nan"),
+        ({"data": Path("nowhere.npz")}, "no dataset nowhere.npz"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(data, tmp_path, change, message):
+    with pytest.raises(BadInput, match=message):
+        fit.fit(dataclasses.replace(options(data, "opponent_model", tmp_path), **change))
+    assert not (tmp_path / "fit").exists()
+
+
+def test_a_folder_that_exists_is_left_alone(data, tmp_path):
+    (tmp_path / "fit").mkdir()
+    with pytest.raises(BadInput, match="exists already"):
+        fit.fit(options(data, "opponent_model", tmp_path))
+
+
+def test_a_loss_that_is_no_longer_finite_is_named(data, tmp_path, monkeypatch):
+    plain = world_model.losses
+
+    def broken(model, config, steps):
+        total, terms = plain(model, config, steps)
+        return total, terms | {"reward": terms["reward"] * jnp.nan}
+
+    monkeypatch.setattr(world_model, "losses", broken)
+    with pytest.raises(BadInput, match=r"epoch 1 of seed 0: reward is no longer finite"):
+        fit.fit(options(data, "world_model", tmp_path))
+
+
+def test_a_run_that_is_no_fit_is_refused(trained):
+    with pytest.raises(BadInput, match="is no fit"):
+        fit.load(str(trained))
