@@ -193,6 +193,44 @@ class OpponentModel:
 
 
 @dataclass(frozen=True)
+class Goals:
+    """Goals that are learned: codes of what partners did later, good for foreseeing what they do before it."""
+
+    kind: Literal["vq", "vae"] = "vq"
+    """A code out of a book, or a few numbers."""
+    encodes: Literal["trajectory", "state", "state+time+reward"] = "trajectory"
+    """What a code is read from in hindsight: all later steps, one later state, or that with when it came and what it paid."""
+    trained_by: Literal["action", "reconstruction", "both"] = "action"
+    """What makes a code good: foreseeing the partner's actions, drawing the later state, or both."""
+    codes: int = 8
+    """Of `vq`: how many."""
+    size: int = 8
+    """How many numbers a code has."""
+    steps: int = 12
+    """Of each episode, so many steps are used, from its beginning."""
+    horizon: int = 10
+    """How many steps ahead the later state lies at most."""
+    choice: Literal["optimistic", "conservative", "last"] = "optimistic"
+    """Which of those states: worth most or least to the one who looks, or the last."""
+    information: float = 1.0
+    """What a code costs for each nat that it says beyond its prior; one nat of foreseen action is worth 1."""
+    channels: int = 16
+    """On boards: features of each cell."""
+    repeats: int = 2
+    """On boards: how many cells far what lies there is carried, less one."""
+    hidden: tuple[int, ...] = (64,)
+    """Units of each layer where there is no board."""
+    features: int = 32
+    """Numbers that are read from a view, and that are remembered of views."""
+    acts: OpponentModel = field(default_factory=lambda: OpponentModel(goal_input="film"))
+    """The opponent model that reads the code, behind its view of the board (`film` or `generated`)."""
+    learning_rate: float = 4e-3
+    """At the beginning; it falls to 0 along half a cosine."""
+    batch: int = 64
+    """Episodes of partners in one update."""
+
+
+@dataclass(frozen=True)
 class WorldModel:
     """What a step leads to: the next observation, the reward and whether it is over, given the joint action."""
 
@@ -374,7 +412,7 @@ class Resume:
 class Fit:
     """Train one module alone on a dataset, and measure it every epoch on episodes it has not seen."""
 
-    module: Annotated[Literal["opponent_model", "world_model"], tyro.conf.Positional]
+    module: Annotated[Literal["opponent_model", "goals", "world_model"], tyro.conf.Positional]
     """Which one."""
     data: Annotated[Path, tyro.conf.Positional]
     """A file that `otherminds collect` has written."""
@@ -399,6 +437,7 @@ class Fit:
     seeds: int = 1
     """How many fits, with seeds in a row."""
     opponent_model: OpponentModel = field(default_factory=OpponentModel)
+    goals: Goals = field(default_factory=Goals)
     world_model: WorldModel = field(default_factory=WorldModel)
     json: bool = False
     """Print one JSON object and nothing else."""

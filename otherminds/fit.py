@@ -18,10 +18,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Num
 
-from otherminds import checkpoint, opponent_model, runs, world_model
+from otherminds import checkpoint, goals, opponent_model, runs, world_model
 from otherminds import dataset as datasets
 from otherminds.config import BadInput, Fit, require
 from otherminds.dataset import Dataset
+from otherminds.diagnostics import beliefs as of_beliefs
+from otherminds.diagnostics import goals as of_goals
 from otherminds.diagnostics import opponent_model as of_partners
 from otherminds.diagnostics import world_model as of_worlds
 from otherminds.evaluate import estimate
@@ -34,6 +36,7 @@ from otherminds.progress import bar
 
 LARGEST_GRADIENT = 1.0
 AT_ONCE = 1000  # samples that are predicted together
+SEQUENCES_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Task:
 
     train: Any  # a pytree of arrays, samples along the first axis
     module: Any
-    loss: Callable[[Any, Any], tuple[Array, dict[str, Array]]]  # of a module and a batch: what is minimised, and its terms
+    loss: Callable[[Any, Any, Array], tuple[Array, dict[str, Array]]]  # of a module, a batch and a key: the sum, and its terms
     measure: Callable[[Any], dict[str, Any]]  # scores of a module on what was held out
     learning_rate: float
     batch: int
@@ -138,7 +141,7 @@ def opponent_model_task(options: Fit, data: Dataset, seed: int) -> Task:
         goal, identity = jax.nn.one_hot(steps.goal, len(game.goals)), jax.nn.one_hot(steps.who, len(data.partners))
         return model(game.scaled(steps.view), opponent_model.tell(config, game, steps.place, goal, identity))
 
-    def loss(model: Any, steps: PartnerSteps) -> tuple[Array, dict[str, Array]]:
+    def loss(model: Any, steps: PartnerSteps, key: Array) -> tuple[Array, dict[str, Array]]:
         return opponent_model.loss(logits(model, steps), steps.action, jnp.ones(len(steps.action), bool))
 
     def measure(model: Any) -> dict[str, Any]:
@@ -175,10 +178,125 @@ def world_model_task(options: Fit, data: Dataset, seed: int) -> Task:
         names, laws = game.action_names, opponent_model.is_board(game) and shows_all(game)
         return of_worlds.measure(before, np.asarray(test.action), said, true, binary, game.seats, names, laws)
 
-    def loss(model: Any, steps: world_model.Step) -> tuple[Array, dict[str, Array]]:
+    def loss(model: Any, steps: world_model.Step, key: Array) -> tuple[Array, dict[str, Array]]:
         return world_model.losses(model, config, steps)
 
     return Task(train, fresh(options, game, len(data.partners), random), loss, measure, config.learning_rate, config.batch)
+
+
+def sequences(
+    data: Dataset, count: int, steps: int, random: np.random.Generator, player: int | None
+) -> tuple[goals.Sequences, dict[str, np.ndarray]]:
+    """Episodes of partners with about `count` steps in all, each seen by one other, and of each step its row and seat."""
+    rows, game = data.rows, data.game
+    table = data.table()[:, :steps]
+    filled = table >= 0
+    episode, seat = (index.ravel() for index in np.indices((len(table), game.seats)))
+    others = [k for k in range(game.seats) if player is None or k == player - 1]
+    ego = random.choice(others, len(seat))
+    ego = np.where(ego == seat, (ego + 1 + random.integers(max(game.seats - 1, 1), size=len(seat))) % game.seats, ego)
+    apart = (ego != seat) & (np.isin(ego, others))
+    index, there = table[episode], filled[episode]
+    seen = there & rows.present[index, seat[:, None]] & rows.present[index, ego[:, None]] & apart[:, None]
+    order = random.permutation(np.flatnonzero(seen.any(1)))
+    enough = int(np.searchsorted(np.cumsum(seen[order].sum(1)), count)) + 1
+    chosen = order[:enough]
+    require(
+        len(chosen) > 1, "the dataset has no episode of a partner that somebody else sees: collect more episodes, or other seats"
+    )
+    index, seen, seat, ego = index[chosen], seen[chosen], seat[chosen], ego[chosen]
+    place = (seat - ego) % game.seats
+    view = np.empty((*index.shape, *game.observation_shape), rows.observation.dtype)
+    for one in np.unique(place):
+        who = place == one
+        looked = rows.observation[index[who], ego[who, None]]
+        view[who] = turned(game, looked, int(one))
+    columns = (rows.action, rows.reward, returns_to_go(data))
+    action, reward, value = (column[index, by[:, None]] for column, by in zip(columns, (seat, seat, ego), strict=True))
+    parts = (np.where(seen, action, -1).astype(np.int32), np.where(seen, reward, 0.0), np.where(seen, value, 0.0), seen)
+    found = goals.Sequences(jnp.asarray(view), *(jnp.asarray(part) for part in parts))
+    return found, {"row": index, "seat": np.broadcast_to(seat[:, None], index.shape), "seen": seen}
+
+
+def returns_to_go(data: Dataset, discount: float = 0.95) -> np.ndarray:
+    """[N, A]: what each seat earns from each row to the end of its episode, later rewards discounted."""
+    rows = data.rows
+    found = np.zeros_like(rows.reward)
+    later = np.zeros(rows.reward.shape[1], rows.reward.dtype)
+    for n in range(len(found) - 1, -1, -1):
+        later = rows.reward[n] + (0.0 if rows.end[n] else discount * later)
+        found[n] = later
+    return found
+
+
+def goals_task(options: Fit, data: Dataset, seed: int) -> Task:
+    config, game = options.goals, data.game
+    random = np.random.default_rng(seed)
+    training, held_out = data.split(options.held_out, seed)
+    train, _ = sequences(training, options.samples, config.steps, random, options.player)
+    test, where = sequences(held_out, options.test_samples, config.steps, random, options.player)
+    exact = exact_history(held_out, where)
+
+    def measure(model: Any) -> dict[str, Any]:
+        said = {name: np.asarray(part, np.float64) for name, part in all_codes(model, test).items()}
+        return of_goals.measure(
+            said, np.asarray(test.action), where["seen"], held_out.rows.goal[where["row"], where["seat"]], exact
+        )
+
+    module = fresh(options, game, len(data.partners), random)
+    return Task(train, module, goals.losses, measure, config.learning_rate, config.batch)
+
+
+def exact_history(data: Dataset, where: dict[str, np.ndarray]) -> dict[str, float] | None:
+    """Cross-entropy of the steps at `where` by exact beliefs, without and with the history of the episode. None: no scripts."""
+    try:
+        found = {seat: of_beliefs.minds_of(data, seat) for seat in range(data.game.seats)}
+    except BadInput:
+        return None
+    total = {"without": 0.0, "episode": 0.0}
+    for seat, minds in found.items():
+        rows = where["row"][where["seen"] & (where["seat"] == seat)]
+        action = data.rows.action[rows, seat].astype(int)
+        for name, belief in (
+            ("without", np.broadcast_to(minds.share, (len(data), len(minds.share)))),
+            ("episode", of_beliefs.posterior(data, seat, minds, False)),
+        ):
+            odds = of_beliefs.expected(minds, belief)[rows, action]
+            total[name] -= float(np.log(np.maximum(odds, 1e-12)).sum())
+    return {name: value / where["seen"].sum() for name, value in total.items()}
+
+
+@eqx.filter_jit
+def all_codes(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
+    """For every step: the raw code of hindsight, and the actions foreseen with each kind of code, as logarithms of odds."""
+
+    def some(part: goals.Sequences) -> dict[str, Array]:
+        seen = model.eye(model.game.scaled(part.view))
+        raw, any_later = model.hindsight(part, seen)
+        code, drawn_from = model.settled(raw, None)
+        thought = model.inferred(part, seen)
+        found = {
+            "code": drawn_from.logits.argmax(-1) if model.codebook is not None else code,
+            "any_later": any_later,
+            "without": model.log_odds(part, jnp.zeros_like(code)),
+            "hindsight": model.log_odds(part, jnp.where(any_later[..., None], code, 0.0)),
+            "shuffled": model.log_odds(part, jnp.where(any_later[..., None], jnp.roll(code, 1, 0), 0.0)),
+        }
+        if model.codebook is None:
+            return found | {"inferred": model.log_odds(part, thought.mean)}
+        each = model.each_code(part)
+        odds = jax.nn.log_softmax(thought.logits)[..., None]
+        prior = jax.nn.softmax(model.prior)
+        bayes = jnp.log(jnp.maximum(goals.by_bayes(model, part, prior), 1e-9))[..., None]
+        mixed = {"inferred": odds, "by_bayes": bayes}
+        return found | {name: jax.nn.logsumexp(each + weight, 2) for name, weight in mixed.items()}
+
+    count = len(rows.seen)
+    size = -(-count // max(1, count // SEQUENCES_AT_ONCE))
+    blocks = -(-count // size)
+    padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], blocks * size - count, 0)]), rows)
+    said = jax.lax.map(some, jax.tree.map(lambda leaf: leaf.reshape(blocks, size, *leaf.shape[1:]), padded))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], said)
 
 
 def shows_all(game: Game) -> bool:
@@ -192,6 +310,7 @@ def shows_all(game: Game) -> bool:
 
 TASKS: dict[str, Callable[[Fit, Dataset, int], Task]] = {
     "opponent_model": opponent_model_task,
+    "goals": goals_task,
     "world_model": world_model_task,
 }
 
@@ -280,21 +399,24 @@ def epochs(task: Task, count: int, seed: int) -> Iterator[tuple[int, Any, dict[s
     state = optimiser.init(parts)
 
     @jax.jit
-    def one_epoch(parts: Any, state: Any, order: Int[Array, "batches batch"], train: Any) -> tuple[Any, Any, dict[str, Array]]:
-        def step(carry: tuple[Any, Any], chosen: Int[Array, " batch"]) -> tuple[tuple[Any, Any], dict[str, Array]]:
-            parts, state = carry
+    def one_epoch(
+        parts: Any, state: Any, order: Int[Array, "batches batch"], keys: Array, train: Any
+    ) -> tuple[Any, Any, dict[str, Array]]:
+        def step(carry: tuple[Any, Any], row: tuple[Array, Array]) -> tuple[tuple[Any, Any], dict[str, Array]]:
+            (parts, state), (chosen, key) = carry, row
             some = jax.tree.map(lambda leaf: leaf[chosen], train)
-            gradient, terms = jax.grad(lambda p: task.loss(eqx.combine(p, static), some), has_aux=True)(parts)
+            gradient, terms = jax.grad(lambda p: task.loss(eqx.combine(p, static), some, key), has_aux=True)(parts)
             moves, state = optimiser.update(gradient, state)
             return (optax.apply_updates(parts, moves), state), terms
 
-        (parts, state), terms = jax.lax.scan(step, (parts, state), order)
+        (parts, state), terms = jax.lax.scan(step, (parts, state), (order, keys))
         return parts, state, jax.tree.map(jnp.mean, terms)
 
     random = np.random.default_rng(seed)
     for epoch in range(1, count + 1):
         order = random.permutation(samples)[: samples // batch * batch].reshape(-1, batch)
-        parts, state, terms = one_epoch(parts, state, jnp.asarray(order), task.train)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), epoch), len(order))
+        parts, state, terms = one_epoch(parts, state, jnp.asarray(order), keys, task.train)
         means = {name: float(f"{float(term):.6g}") for name, term in terms.items()}
         broken = [name for name, mean in means.items() if not np.isfinite(mean)]
         require(not broken, f"epoch {epoch} of seed {seed}: {', '.join(broken)} is no longer finite: lower the learning rate")
@@ -364,5 +486,7 @@ def fresh(options: Fit, game: Game, partners: int, random: np.random.Generator) 
     """The module before it has learned anything."""
     if options.module == "world_model":
         return world_model.WorldModel.make(options.world_model, game, random)
+    if options.module == "goals":
+        return goals.Goals.make(options.goals, game, random)
     told = opponent_model.told_size(options.opponent_model, game, len(game.goals), partners)
     return opponent_model.OpponentModel.make(options.opponent_model, game, told, random)

@@ -3,9 +3,8 @@
 import os
 import platform
 import sys
+from importlib.metadata import version
 from typing import Any
-
-import jax
 
 
 def machine() -> dict[str, Any]:
@@ -14,7 +13,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "jax": jax.__version__,
+        "jax": version("jax"),
     }
 
 

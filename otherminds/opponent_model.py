@@ -43,15 +43,22 @@ class OpponentModel(eqx.Module):
 
     def __call__(self, view: Float[Array, "n ..."], told: Float[Array, "n told"]) -> Float[Array, "n actions"]:
         """`view` is the partner's own, scaled (`Game.scaled`)."""
+        return self.decide(self.look(view, told), told)
+
+    def look(self, view: Float[Array, "n ..."], told: Float[Array, "n told"] | None = None) -> Float[Array, "n features"]:
+        """Features of the view; where what is told comes in behind them alone, they hold whatever is told."""
         if not self.on_board:
-            return self.head(self.behind(self.torso(view), told))
+            return self.torso(view)
         planes = jnp.moveaxis(view, -3, -1)
         own = planes[..., :1]
         if self.everywhere:
+            assert told is not None
             spread = jnp.broadcast_to(told[..., None, None, :], (*planes.shape[:-1], told.shape[-1]))
             planes = jnp.concatenate([planes, spread], -1)
-        here = (self.torso(planes) * own).sum((-3, -2))  # the features of the cell the partner stands on
-        return self.head(self.behind(here, told))
+        return (self.torso(planes) * own).sum((-3, -2))  # the features of the cell the partner stands on
+
+    def decide(self, features: Float[Array, "n features"], told: Float[Array, "n told"]) -> Float[Array, "n actions"]:
+        return self.head(self.behind(features, told))
 
 
 def is_board(game: Game) -> bool:

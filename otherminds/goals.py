@@ -1,0 +1,295 @@
+"""Goals that are learned: codes of what partners did later, good for foreseeing what they do before it.
+
+In hindsight a code is read from later steps, never from the step it is used on. While a game goes on nobody knows them: the code
+is then inferred from earlier steps, by a recurrent network, or by Bayes' rule over the codes (`beliefs.after_action`).
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
+
+from otherminds import beliefs
+from otherminds.config import Goals as Config
+from otherminds.games.base import Game
+from otherminds.losses import masked_mean
+from otherminds.networks import Cells, Core, Dense, Torso, unroll
+from otherminds.opponent_model import OpponentModel, is_board
+
+SPREAD = 3.0  # bounds of a code's log-variance
+
+
+class Sequences(eqx.Module):
+    """Episodes of partners, from their beginning, as somebody else saw them."""
+
+    view: Num[Array, "n T ..."]  # the partner's own, as far as the one who looks can see it
+    action: Int[Array, "n T"]
+    reward: Float[Array, "n T"]  # the partner's
+    value: Float[Array, "n T"]  # what the one who looks earns from here on
+    seen: Bool[Array, "n T"]  # steps at which both are there
+
+
+class Eye(eqx.Module):
+    """From the view of a partner to features: of its own cell and of the board as a whole."""
+
+    torso: Cells | Torso
+    out: Dense
+    on_board: bool = eqx.field(static=True)
+
+    @staticmethod
+    def make(config: Config, game: Game, random: np.random.Generator) -> "Eye":
+        on_board = is_board(game)
+        if on_board:
+            torso: Cells | Torso = Cells.make(random, game.observation_shape[0], config.channels, config.repeats)
+        else:
+            torso = Torso.make(random, game.observation_shape, config.hidden, "relu")
+        inputs = 2 * config.channels if on_board else config.hidden[-1]
+        return Eye(torso, Dense.make(random, inputs, config.features), on_board)
+
+    def __call__(self, view: Float[Array, "*n"]) -> Float[Array, "*m features"]:
+        if not self.on_board:
+            return jax.nn.relu(self.out(self.torso(view)))
+        planes = jnp.moveaxis(view, -3, -1)
+        cells = self.torso(planes)
+        here = (cells * planes[..., :1]).sum((-3, -2))
+        return jax.nn.relu(self.out(jnp.concatenate([here, cells.mean((-3, -2))], -1)))
+
+
+class Painter(eqx.Module):
+    """Draws the state that a code stands for, given where things stand now."""
+
+    torso: Cells | Torso
+    out: Dense
+    on_board: bool = eqx.field(static=True)
+
+    @staticmethod
+    def make(config: Config, game: Game, random: np.random.Generator) -> "Painter":
+        shape = game.observation_shape
+        if is_board(game):
+            torso: Cells | Torso = Cells.make(random, shape[0] + config.size, config.channels, config.repeats)
+            return Painter(torso, Dense.make(random, config.channels, shape[0], 0.1), True)
+        size = int(np.prod(shape))
+        torso = Torso.make(random, (size + config.size,), config.hidden, "relu")
+        return Painter(torso, Dense.make(random, config.hidden[-1], size, 0.1), False)
+
+    def __call__(self, view: Float[Array, "n ..."], code: Float[Array, "n size"]) -> Float[Array, "n ..."]:
+        """Logits of entries between 0 and 1."""
+        if not self.on_board:
+            flat = jnp.concatenate([view.reshape(len(view), -1), code], -1)
+            return self.out(self.torso(flat)).reshape(view.shape)
+        planes = jnp.moveaxis(view, -3, -1)
+        everywhere = jnp.broadcast_to(code[:, None, None], (*planes.shape[:-1], code.shape[-1]))
+        return jnp.moveaxis(self.out(self.torso(jnp.concatenate([planes, everywhere], -1))), -1, -3)
+
+
+class Belief(eqx.Module):
+    """What is thought of a code: the odds of each, or a normal distribution. The other part is empty."""
+
+    logits: Float[Array, "*n codes"]
+    mean: Float[Array, "*n size"]
+    log_variance: Float[Array, "*n size"]
+
+
+class Goals(eqx.Module):
+    """Hindsight, inference, and what both are for: the actions of a partner given a code."""
+
+    eye: Eye
+    later: Core
+    to_code: Dense
+    codebook: Float[Array, "codes size"] | None
+    prior: Float[Array, " codes"]  # logits of how often each code is meant; none without a book
+    earlier: Core
+    to_belief: Dense
+    acts: OpponentModel
+    paints: Painter | None
+    game: Game = eqx.field(static=True)
+    config: Config = eqx.field(static=True)
+
+    @staticmethod
+    def make(config: Config, game: Game, random: np.random.Generator) -> "Goals":
+        told = config.features + game.actions
+        extra = {"trajectory": game.actions + 1, "state": 0, "state+time+reward": 2}[config.encodes]
+        remembers = config.encodes == "trajectory"
+        of_later = config.features + extra
+        discrete = config.kind == "vq"
+        codebook = jnp.asarray(random.standard_normal((config.codes, config.size)), jnp.float32) if discrete else None
+        return Goals(
+            eye=Eye.make(config, game, random),
+            later=Core.make(random, "gru", of_later, config.features),
+            to_code=Dense.make(random, config.features if remembers else of_later, config.size * (1 if discrete else 2), 1.0),
+            codebook=codebook,
+            prior=jnp.zeros(config.codes if discrete else 0),
+            earlier=Core.make(random, "gru", told, config.features),
+            to_belief=Dense.make(random, config.features, config.codes if discrete else 2 * config.size, 0.1),
+            acts=OpponentModel.make(config.acts, game, config.size, random),
+            paints=Painter.make(config, game, random) if config.trained_by != "action" else None,
+            game=game,
+            config=config,
+        )
+
+    # --- hindsight ---
+
+    def hindsight(self, rows: Sequences, seen: Float[Array, "n T features"]) -> tuple[Float[Array, "n T size"], Array]:
+        """(raw code after each step, from later ones alone; whether there are any)."""
+        config = self.config
+        steps = rows.seen.shape[1]
+        target, any_later = targets(rows, config.horizon, config.choice)
+        if config.encodes != "trajectory":
+            chosen = jnp.take_along_axis(seen, target[..., None], 1)
+            if config.encodes == "state+time+reward":
+                ahead = (target - jnp.arange(steps)[None]) / config.horizon
+                chosen = jnp.concatenate([chosen, ahead[..., None], jnp.take_along_axis(rows.reward, target, 1)[..., None]], -1)
+            return self.to_code(chosen), any_later
+        played = jax.nn.one_hot(rows.action, self.game.actions)
+        x = jnp.concatenate([seen, played, rows.reward[..., None]], -1)
+        backwards = [jnp.flip(jnp.swapaxes(part, 0, 1), 0) for part in (x, rows.seen)]
+        start = jnp.zeros((len(rows.seen), self.later.memory))
+        memory, _ = unroll(self.later, start, backwards[0], jnp.zeros_like(backwards[1]), backwards[1])
+        read = jnp.swapaxes(jnp.flip(memory, 0), 0, 1)  # after reading this step and all later ones
+        after = jnp.concatenate([read[:, 1:], jnp.zeros_like(read[:, :1])], 1)
+        return self.to_code(after), any_later
+
+    def settled(self, raw: Float[Array, "*n raw"], key: PRNGKeyArray | None) -> tuple[Float[Array, "*n size"], Belief]:
+        """(the code that is used, what it was drawn from). Without a key, nothing is drawn."""
+        nothing = jnp.zeros((*raw.shape[:-1], 0))
+        if self.codebook is None:
+            mean, log_variance = jnp.split(raw, 2, -1)
+            log_variance = jnp.clip(log_variance, -SPREAD, SPREAD)
+            noise = jnp.zeros_like(mean) if key is None else jax.random.normal(key, mean.shape)
+            return mean + jnp.exp(0.5 * log_variance) * noise, Belief(nothing, mean, log_variance)
+        apart = ((raw[..., None, :] - self.codebook.reshape((1,) * (raw.ndim - 1) + self.codebook.shape)) ** 2).sum(-1)
+        odds = jax.nn.softmax(-apart)
+        hard = jax.nn.one_hot(odds.argmax(-1), odds.shape[-1])
+        chosen = hard + odds - jax.lax.stop_gradient(odds)  # exact forwards, soft backwards
+        return chosen @ self.codebook, Belief(-apart, nothing, nothing)
+
+    # --- inference ---
+
+    def inferred(self, rows: Sequences, seen: Float[Array, "n T features"]) -> Belief:
+        """What is thought of the code at each step, from earlier ones: views up to now, actions before."""
+        played = jax.nn.one_hot(rows.action, self.game.actions) * rows.seen[..., None]
+        before = jnp.concatenate([jnp.zeros_like(played[:, :1]), played[:, :-1]], 1)
+        x = jnp.swapaxes(jnp.concatenate([seen, before], -1), 0, 1)
+        there = jnp.swapaxes(rows.seen, 0, 1)
+        start = jnp.zeros((len(rows.seen), self.earlier.memory))
+        _, said = unroll(self.earlier, start, x, jnp.zeros_like(there), there)
+        raw = jnp.swapaxes(self.to_belief(said), 0, 1)
+        nothing = jnp.zeros((*raw.shape[:-1], 0))
+        if self.codebook is not None:
+            return Belief(raw, nothing, nothing)
+        mean, log_variance = jnp.split(raw, 2, -1)
+        return Belief(nothing, mean, jnp.clip(log_variance, -SPREAD, SPREAD))
+
+    def log_odds(self, rows: Sequences, code: Float[Array, "n T size"]) -> Float[Array, "n T actions"]:
+        """Logarithms of the probabilities of each action, for whoever is after the goal of that code."""
+        return self._decided(self._looked(rows), code)
+
+    def each_code(self, rows: Sequences) -> Float[Array, "n T codes actions"]:
+        """The same for every code of the book."""
+        assert self.codebook is not None
+        looked, shape = self._looked(rows), (*rows.seen.shape, self.config.size)
+        return jnp.stack([self._decided(looked, jnp.broadcast_to(code, shape)) for code in self.codebook], 2)
+
+    def _looked(self, rows: Sequences) -> Float[Array, "n T features"]:
+        view = self.game.scaled(rows.view)
+        return self.acts.look(view.reshape(-1, *view.shape[2:])).reshape(*rows.seen.shape, -1)
+
+    def _decided(self, looked: Float[Array, "n T features"], code: Float[Array, "n T size"]) -> Float[Array, "n T actions"]:
+        flat = self.acts.decide(looked.reshape(-1, looked.shape[-1]), code.reshape(-1, code.shape[-1]))
+        return jax.nn.log_softmax(flat).reshape(*code.shape[:2], -1)
+
+
+def targets(rows: Sequences, horizon: int, choice: str) -> tuple[Int[Array, "n T"], Bool[Array, "n T"]]:
+    """(the later step that a goal is read from, whether there is any): of the next `horizon` steps the one that is worth most or
+    least to the one who looks, or the last."""
+    steps = jnp.arange(rows.seen.shape[1])
+    ahead = steps[None, :] - steps[:, None]
+    allowed = ((ahead > 0) & (ahead <= horizon))[None] & rows.seen[:, None, :]
+    worth = {"optimistic": rows.value, "conservative": -rows.value, "last": jnp.zeros_like(rows.value)}[choice]
+    score = jnp.where(allowed, worth[:, None, :] + 1e-4 * steps[None, None, :], -jnp.inf)  # of equals, the later
+    return score.argmax(-1), allowed.any(-1)
+
+
+def losses(model: Goals, rows: Sequences, key: PRNGKeyArray) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """What is minimised, and each of its terms.
+
+    A step is drawn in every episode; the code read from what comes later has to serve all steps up to it, and what it says beyond
+    its prior is paid for once, in nats. A code that merely names the next action costs what it saves; one that names what the
+    partner is after pays with every further step.
+    """
+    config, game = model.config, model.game
+    draw_key, code_key = jax.random.split(key)
+    seen = model.eye(game.scaled(rows.view))
+    raw, any_later = model.hindsight(rows, seen)
+    usable = rows.seen & any_later
+    now = jax.random.categorical(draw_key, jnp.where(usable, 0.0, -1e9))  # [n]
+    counts = usable.any(1)
+    upto = rows.seen & (jnp.arange(rows.seen.shape[1])[None] <= now[:, None]) & counts[:, None]
+
+    def at_now(x: Array) -> Array:
+        return jnp.take_along_axis(x, now.reshape(-1, 1, *(1,) * (x.ndim - 2)), 1)[:, 0]
+
+    code, drawn_from = model.settled(at_now(raw), code_key)
+    thought = model.inferred(rows, jax.lax.stop_gradient(seen))
+    played = jnp.maximum(rows.action, 0)[..., None]
+    untold = jnp.take_along_axis(model.log_odds(rows, jnp.zeros((*rows.seen.shape, config.size))), played, -1)[..., 0]
+    total = jnp.maximum(upto.sum(), 1)
+    if model.codebook is None:
+        told = model.log_odds(rows, jnp.broadcast_to(code[:, None], (*rows.seen.shape, config.size)))
+        foreseen = jnp.take_along_axis(told, played, -1)[..., 0]
+        zero = jnp.zeros_like(drawn_from.mean)
+        extra = _divergence(drawn_from.mean, drawn_from.log_variance, zero, zero)
+        truth = jax.lax.stop_gradient((drawn_from.mean[:, None], drawn_from.log_variance[:, None]))
+        apart = _divergence(*truth, thought.mean, thought.log_variance)
+    else:
+        odds, prior = jax.nn.softmax(drawn_from.logits), jax.nn.log_softmax(model.prior)
+        each = jnp.take_along_axis(model.each_code(rows), played[..., None], -1)[..., 0]  # [n, T, codes]
+        foreseen = (each * odds[:, None]).sum(-1)
+        extra = (odds * (jax.nn.log_softmax(drawn_from.logits) - prior[None])).sum(-1)
+        apart = -(jax.lax.stop_gradient(odds)[:, None] * jax.nn.log_softmax(thought.logits)).sum(-1)
+    terms = {
+        "action": -(foreseen * upto).sum() / total,
+        "untold": masked_mean(-untold, rows.seen),
+        "information": (extra * counts).sum() / total,
+        "inference": (apart * upto).sum() / total,
+    }
+    factors = {"action": 1.0, "untold": 1.0, "information": config.information, "inference": 1.0}
+    if config.trained_by != "action":
+        assert model.paints is not None
+        target, _ = targets(rows, config.horizon, config.choice)
+        view = game.scaled(rows.view)
+        later = at_now(jnp.take_along_axis(view, target.reshape(*target.shape, *(1,) * (view.ndim - 2)), 1))
+        off = optax.sigmoid_binary_cross_entropy(model.paints(at_now(view), code), jnp.clip(later, 0, 1))
+        terms["reconstruction"] = (off.reshape(len(off), -1).sum(-1) * counts).sum() / total
+        factors["reconstruction"] = 1.0
+    if config.trained_by == "reconstruction":  # the opponent model still learns to read the code, which does not learn from it
+        frozen = (
+            eqx.tree_at(lambda m: m.codebook, model, jax.lax.stop_gradient(model.codebook))
+            if model.codebook is not None
+            else model
+        )
+        given = jnp.broadcast_to(jax.lax.stop_gradient(code)[:, None], (*rows.seen.shape, config.size))
+        read = jnp.take_along_axis(frozen.log_odds(rows, given), played, -1)[..., 0]
+        terms["action"] = -(read * upto).sum() / total
+    return sum((factors[name] * terms[name] for name in terms), jnp.float32(0.0)), terms
+
+
+def _divergence(mean: Array, log_variance: Array, other: Array, other_log_variance: Array) -> Float[Array, "*n"]:
+    """Kullback-Leibler, from the first normal distribution to the other."""
+    wide = jnp.exp(log_variance - other_log_variance) + (mean - other) ** 2 / jnp.exp(other_log_variance)
+    return 0.5 * (wide - 1 + other_log_variance - log_variance).sum(-1)
+
+
+def by_bayes(model: Goals, rows: Sequences, prior: Float[Array, " codes"], switching: float = 0.0) -> Float[Array, "n T codes"]:
+    """The belief over codes before each step, from the actions before it."""
+    each = jnp.take_along_axis(model.each_code(rows), jnp.maximum(rows.action, 0)[..., None, None], -1)[..., 0]
+
+    def step(belief: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        likelihood, seen = row
+        return beliefs.after_action(belief, likelihood, seen, switching), belief
+
+    start = jnp.broadcast_to(prior, (len(rows.seen), len(prior)))
+    ahead = (jnp.swapaxes(jnp.exp(each), 0, 1), jnp.swapaxes(rows.seen, 0, 1))
+    return jnp.swapaxes(jax.lax.scan(step, start, ahead)[1], 0, 1)
