@@ -45,7 +45,8 @@ class Task:
 
     train: Any  # a pytree of arrays, samples along the first axis
     module: Any
-    loss: Callable[[Any, Any, Array], tuple[Array, dict[str, Array]]]  # of a module, a batch and a key: the sum, and its terms
+    loss: Callable[[Any, Any, Array, Array], tuple[Array, dict[str, Array]]]
+    """Of a module, a batch, a key and the share of the updates that are over: the sum, and its terms."""
     measure: Callable[[Any], dict[str, Any]]  # scores of a module on what was held out
     learning_rate: float
     batch: int
@@ -141,7 +142,7 @@ def opponent_model_task(options: Fit, data: Dataset, seed: int) -> Task:
         goal, identity = jax.nn.one_hot(steps.goal, len(game.goals)), jax.nn.one_hot(steps.who, len(data.partners))
         return model(game.scaled(steps.view), opponent_model.tell(config, game, steps.place, goal, identity))
 
-    def loss(model: Any, steps: PartnerSteps, key: Array) -> tuple[Array, dict[str, Array]]:
+    def loss(model: Any, steps: PartnerSteps, key: Array, progress: Array) -> tuple[Array, dict[str, Array]]:
         return opponent_model.loss(logits(model, steps), steps.action, jnp.ones(len(steps.action), bool))
 
     def measure(model: Any) -> dict[str, Any]:
@@ -178,7 +179,7 @@ def world_model_task(options: Fit, data: Dataset, seed: int) -> Task:
         names, laws = game.action_names, opponent_model.is_board(game) and shows_all(game)
         return of_worlds.measure(before, np.asarray(test.action), said, true, binary, game.seats, names, laws)
 
-    def loss(model: Any, steps: world_model.Step, key: Array) -> tuple[Array, dict[str, Array]]:
+    def loss(model: Any, steps: world_model.Step, key: Array, progress: Array) -> tuple[Array, dict[str, Array]]:
         return world_model.losses(model, config, steps)
 
     return Task(train, fresh(options, game, len(data.partners), random), loss, measure, config.learning_rate, config.batch)
@@ -400,23 +401,24 @@ def epochs(task: Task, count: int, seed: int) -> Iterator[tuple[int, Any, dict[s
 
     @jax.jit
     def one_epoch(
-        parts: Any, state: Any, order: Int[Array, "batches batch"], keys: Array, train: Any
+        parts: Any, state: Any, order: Int[Array, "batches batch"], keys: Array, over: Float[Array, " batches"], train: Any
     ) -> tuple[Any, Any, dict[str, Array]]:
-        def step(carry: tuple[Any, Any], row: tuple[Array, Array]) -> tuple[tuple[Any, Any], dict[str, Array]]:
-            (parts, state), (chosen, key) = carry, row
+        def step(carry: tuple[Any, Any], row: tuple[Array, Array, Array]) -> tuple[tuple[Any, Any], dict[str, Array]]:
+            (parts, state), (chosen, key, progress) = carry, row
             some = jax.tree.map(lambda leaf: leaf[chosen], train)
-            gradient, terms = jax.grad(lambda p: task.loss(eqx.combine(p, static), some, key), has_aux=True)(parts)
+            gradient, terms = jax.grad(lambda p: task.loss(eqx.combine(p, static), some, key, progress), has_aux=True)(parts)
             moves, state = optimiser.update(gradient, state)
             return (optax.apply_updates(parts, moves), state), terms
 
-        (parts, state), terms = jax.lax.scan(step, (parts, state), (order, keys))
+        (parts, state), terms = jax.lax.scan(step, (parts, state), (order, keys, over))
         return parts, state, jax.tree.map(jnp.mean, terms)
 
     random = np.random.default_rng(seed)
     for epoch in range(1, count + 1):
         order = random.permutation(samples)[: samples // batch * batch].reshape(-1, batch)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), epoch), len(order))
-        parts, state, terms = one_epoch(parts, state, jnp.asarray(order), keys, task.train)
+        over = (epoch - 1 + jnp.arange(len(order)) / len(order)) / count
+        parts, state, terms = one_epoch(parts, state, jnp.asarray(order), keys, over, task.train)
         means = {name: float(f"{float(term):.6g}") for name, term in terms.items()}
         broken = [name for name, mean in means.items() if not np.isfinite(mean)]
         require(not broken, f"epoch {epoch} of seed {seed}: {', '.join(broken)} is no longer finite: lower the learning rate")

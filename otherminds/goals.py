@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from otherminds import beliefs
 from otherminds.config import Goals as Config
 from otherminds.games.base import Game
-from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Core, Dense, Torso, unroll
 from otherminds.opponent_model import OpponentModel, is_board
 
@@ -212,68 +211,78 @@ def targets(rows: Sequences, horizon: int, choice: str) -> tuple[Int[Array, "n T
     return score.argmax(-1), allowed.any(-1)
 
 
-def losses(model: Goals, rows: Sequences, key: PRNGKeyArray) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """What is minimised, and each of its terms.
+def losses(
+    model: Goals, rows: Sequences, key: PRNGKeyArray, progress: Float[Array, ""]
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """What is minimised, and each of its terms. `progress` goes from 0 to 1 in the course of learning.
 
-    A step is drawn in every episode; the code read from what comes later has to serve all steps up to it, and what it says beyond
-    its prior is paid for once, in nats. A code that merely names the next action costs what it saves; one that names what the
-    partner is after pays with every further step.
+    One code stands for a whole episode. With a book of codes the likelihood of what a partner did is summed over all of them, so
+    nothing is drawn; what that makes of an episode is what hindsight and inference, which read less, learn to tell. With numbers
+    for codes, hindsight proposes them, and what it says beyond its prior is paid for, once an episode.
     """
     config, game = model.config, model.game
-    draw_key, code_key = jax.random.split(key)
+    now_key, code_key = jax.random.split(key)
     seen = model.eye(game.scaled(rows.view))
     raw, any_later = model.hindsight(rows, seen)
     usable = rows.seen & any_later
-    now = jax.random.categorical(draw_key, jnp.where(usable, 0.0, -1e9))  # [n]
     counts = usable.any(1)
-    upto = rows.seen & (jnp.arange(rows.seen.shape[1])[None] <= now[:, None]) & counts[:, None]
+    now = jax.random.categorical(now_key, jnp.where(usable, 0.0, -1e9))  # a step of each episode that others follow
 
     def at_now(x: Array) -> Array:
         return jnp.take_along_axis(x, now.reshape(-1, 1, *(1,) * (x.ndim - 2)), 1)[:, 0]
 
-    code, drawn_from = model.settled(at_now(raw), code_key)
     thought = model.inferred(rows, jax.lax.stop_gradient(seen))
     played = jnp.maximum(rows.action, 0)[..., None]
-    untold = jnp.take_along_axis(model.log_odds(rows, jnp.zeros((*rows.seen.shape, config.size))), played, -1)[..., 0]
-    total = jnp.maximum(upto.sum(), 1)
-    if model.codebook is None:
-        told = model.log_odds(rows, jnp.broadcast_to(code[:, None], (*rows.seen.shape, config.size)))
-        foreseen = jnp.take_along_axis(told, played, -1)[..., 0]
-        zero = jnp.zeros_like(drawn_from.mean)
-        extra = _divergence(drawn_from.mean, drawn_from.log_variance, zero, zero)
-        truth = jax.lax.stop_gradient((drawn_from.mean[:, None], drawn_from.log_variance[:, None]))
-        apart = _divergence(*truth, thought.mean, thought.log_variance)
-    else:
-        odds, prior = jax.nn.softmax(drawn_from.logits), jax.nn.log_softmax(model.prior)
-        each = jnp.take_along_axis(model.each_code(rows), played[..., None], -1)[..., 0]  # [n, T, codes]
-        foreseen = (each * odds[:, None]).sum(-1)
-        extra = (odds * (jax.nn.log_softmax(drawn_from.logits) - prior[None])).sum(-1)
-        apart = -(jax.lax.stop_gradient(odds)[:, None] * jax.nn.log_softmax(thought.logits)).sum(-1)
-    terms = {
-        "action": -(foreseen * upto).sum() / total,
-        "untold": masked_mean(-untold, rows.seen),
-        "information": (extra * counts).sum() / total,
-        "inference": (apart * upto).sum() / total,
-    }
-    factors = {"action": 1.0, "untold": 1.0, "information": config.information, "inference": 1.0}
-    if config.trained_by != "action":
+    steps, used = jnp.maximum(rows.seen.sum(), 1), jnp.maximum(usable.sum(), 1)
+
+    def log_likelihood(code: Float[Array, "n T size"]) -> Float[Array, "n T"]:
+        return jnp.take_along_axis(model.log_odds(rows, code), played, -1)[..., 0] * rows.seen
+
+    def drawn(code: Float[Array, "n size"]) -> Float[Array, " n"]:
+        """Log-likelihood of the later state of that step."""
         assert model.paints is not None
         target, _ = targets(rows, config.horizon, config.choice)
         view = game.scaled(rows.view)
         later = at_now(jnp.take_along_axis(view, target.reshape(*target.shape, *(1,) * (view.ndim - 2)), 1))
         off = optax.sigmoid_binary_cross_entropy(model.paints(at_now(view), code), jnp.clip(later, 0, 1))
-        terms["reconstruction"] = (off.reshape(len(off), -1).sum(-1) * counts).sum() / total
-        factors["reconstruction"] = 1.0
-    if config.trained_by == "reconstruction":  # the opponent model still learns to read the code, which does not learn from it
-        frozen = (
-            eqx.tree_at(lambda m: m.codebook, model, jax.lax.stop_gradient(model.codebook))
-            if model.codebook is not None
-            else model
-        )
-        given = jnp.broadcast_to(jax.lax.stop_gradient(code)[:, None], (*rows.seen.shape, config.size))
-        read = jnp.take_along_axis(frozen.log_odds(rows, given), played, -1)[..., 0]
-        terms["action"] = -(read * upto).sum() / total
-    return sum((factors[name] * terms[name] for name in terms), jnp.float32(0.0)), terms
+        return -off.reshape(len(off), -1).sum(-1) * counts
+
+    terms = {"untold": -log_likelihood(jnp.zeros((*rows.seen.shape, config.size))).sum() / steps}
+    if model.codebook is None:
+        code, of_code = model.settled(at_now(raw), code_key)
+        upto = rows.seen & (jnp.arange(rows.seen.shape[1])[None] <= now[:, None]) & counts[:, None]
+        total = jnp.maximum(upto.sum(), 1)
+        read = code if config.trained_by != "reconstruction" else jax.lax.stop_gradient(code)
+        terms["action"] = -(log_likelihood(jnp.broadcast_to(read[:, None], (*rows.seen.shape, config.size))) * upto).sum() / total
+        zero = jnp.zeros_like(of_code.mean)
+        terms["information"] = (_divergence(of_code.mean, of_code.log_variance, zero, zero) * counts).sum() / total
+        truth = jax.lax.stop_gradient((of_code.mean[:, None], of_code.log_variance[:, None]))
+        terms["inference"] = (_divergence(*truth, thought.mean, thought.log_variance) * upto).sum() / total
+        if config.trained_by != "action":
+            terms["reconstruction"] = -drawn(code).sum() / total
+        warm = jnp.clip(2 * progress, 0, 1) * config.information
+        return sum((terms[name] * (warm if name == "information" else 1.0) for name in terms), jnp.float32(0.0)), terms
+    each = jnp.take_along_axis(model.each_code(rows), played[..., None], -1)[..., 0] * rows.seen[..., None]  # [n, T, codes]
+    prior = jax.nn.log_softmax(model.prior)[None]
+    acted, painted = each.sum(1), jnp.zeros((len(now), len(model.codebook)))
+    if model.paints is not None:
+        painted = jnp.stack([drawn(jnp.broadcast_to(code, (len(now), config.size))) for code in model.codebook], 1)
+    evidence = prior + painted + (0.0 if config.trained_by == "reconstruction" else acted)
+    whole = jax.lax.stop_gradient(jax.nn.softmax(evidence))
+    terms["action"] = -jax.nn.logsumexp(prior + acted, -1).sum() / steps
+    terms["hindsight"] = _miss(whole, model.settled(raw, None)[1].logits, usable) / used
+    terms["inference"] = _miss(whole, thought.logits, rows.seen) / steps
+    if config.trained_by == "action":
+        return sum(terms.values(), jnp.float32(0.0)), terms
+    terms["reconstruction"] = -jax.nn.logsumexp(prior + painted, -1).sum() / steps
+    joint = -jax.nn.logsumexp(evidence, -1).sum() / steps
+    reads = -(whole * acted).sum() / steps if config.trained_by == "reconstruction" else 0.0  # read, but not shaped by it
+    return joint + reads + terms["untold"] + terms["hindsight"] + terms["inference"], terms
+
+
+def _miss(whole: Float[Array, "n codes"], logits: Float[Array, "n T codes"], where: Bool[Array, "n T"]) -> Float[Array, ""]:
+    """Cross-entropy of the codes of episodes, summed over the steps from which they are told."""
+    return -((whole[:, None] * jax.nn.log_softmax(logits)).sum(-1) * where).sum()
 
 
 def _divergence(mean: Array, log_variance: Array, other: Array, other_log_variance: Array) -> Float[Array, "*n"]:
