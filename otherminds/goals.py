@@ -140,7 +140,7 @@ class Goals(eqx.Module):
             if config.encodes == "state+time+reward":
                 ahead = (target - jnp.arange(steps)[None]) / config.horizon
                 chosen = jnp.concatenate([chosen, ahead[..., None], jnp.take_along_axis(rows.reward, target, 1)[..., None]], -1)
-            return self.to_code(chosen), any_later
+            return self.to_code(jnp.where(any_later[..., None], chosen, 0.0)), any_later
         played = jax.nn.one_hot(rows.action, self.game.actions)
         x = jnp.concatenate([seen, played, rows.reward[..., None]], -1)
         backwards = [jnp.flip(jnp.swapaxes(part, 0, 1), 0) for part in (x, rows.seen)]

@@ -2,10 +2,15 @@
 
 import csv
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from otherminds.config import Collect
+from otherminds.dataset import gather
+from otherminds.diagnostics import beliefs as of_beliefs
+from otherminds.diagnostics import goals as of_goals
 from otherminds.diagnostics import opponent_model as partners
 from otherminds.diagnostics import world_model as worlds
 
@@ -129,3 +134,69 @@ def test_steps_by_hand():
     assert found["reward_recall"] == 1.0
     assert (found["end_accuracy"], found["end_recall"]) == (1.0, 1.0)
     assert found["broken_laws"]["vanished"] == 1
+
+
+# --- goals and beliefs ---
+
+
+def test_information_by_hand():
+    found = of_goals.information(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]))
+    assert found["nats"] == pytest.approx(np.log(2))
+    assert found["of_entropy"] == pytest.approx(1)
+    assert of_goals.information(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]))["nats"] == pytest.approx(0)
+    assert of_goals.information(np.array([0, 1]), np.array([0, 0]))["of_entropy"] == 0
+
+
+def test_a_probe_finds_what_a_code_tells_and_nothing_else():
+    random = np.random.default_rng(0)
+    goal = random.integers(2, size=2000)
+    train = np.arange(2000) % 2 == 0
+    telling = np.stack([goal * 4.0 + random.standard_normal(2000), random.standard_normal(2000)], 1)
+    assert of_goals.probed(telling, goal, train)["of_entropy"] > 0.8
+    assert abs(of_goals.probed(telling[:, 1:], goal, train)["of_entropy"]) < 0.05
+
+
+def test_usefulness_is_set_beside_what_exact_beliefs_bring():
+    found = of_goals.usefulness({"without": 1.2, "inferred": 1.1, "shuffled": 1.3}, {"without": 1.2, "episode": 1.0})
+    assert found["inferred"] == pytest.approx(0.1)
+    assert found["of_exact"] == {"inferred": pytest.approx(0.5), "shuffled": pytest.approx(-0.5)}
+
+
+@pytest.fixture(scope="module")
+def hunts():
+    pool = "nearest_stag+nearest_hare+stubborn=0.7"
+    return gather(
+        Collect(
+            Path("x.npz"), game="stag_hunt-4x4-4h1s", seats=f"{pool},random,random,random", episodes=240, parallel=30, meeting=4
+        )
+    )
+
+
+def test_exact_beliefs_by_hand(hunts):
+    """One episode, step by step."""
+    minds = of_beliefs.minds_of(hunts, 0)
+    np.testing.assert_allclose(minds.share, [1 / 3, 1 / 3, 1 / 6, 1 / 6])
+    found = of_beliefs.posterior(hunts, 0, minds, lasting=False)
+    rows = hunts.table()[7]
+    belief = minds.share
+    for row in rows[rows >= 0]:
+        np.testing.assert_allclose(found[row], belief, atol=1e-6)
+        if hunts.rows.present[row, 0]:
+            belief = belief * minds.odds[row, :, hunts.rows.action[row, 0]]
+            belief = belief / belief.sum()
+
+
+def test_history_is_worth_more_the_longer_it_is(hunts):
+    worth = of_beliefs.value_of_history(hunts, 0, of_beliefs.minds_of(hunts, 0))
+    assert worth["without"] > worth["episode"] > worth["meeting"] > worth["exact"]
+
+
+def test_beliefs_over_goals_add_up(hunts):
+    minds = of_beliefs.minds_of(hunts, 0)
+    found = of_beliefs.over_goals(minds, of_beliefs.posterior(hunts, 0, minds, True), 2)
+    np.testing.assert_allclose(found.sum(1), 1)
+    there = hunts.rows.present[:, 0] & (hunts.rows.goal[:, 0] >= 0)
+    step, episode = of_beliefs.clocks(hunts)
+    right = found[np.arange(len(hunts)), hunts.rows.goal[:, 0]]
+    assert right[there & (episode == 0) & (step == 0)].mean() == pytest.approx(0.5)
+    assert right[there & (episode == 3) & (step > 0)].mean() > 0.9

@@ -1,0 +1,142 @@
+"""Codes of later steps: never of the step they are used on, nothing of the absent, and good for what they are meant for."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from otherminds import goals, make
+from otherminds.config import Goals as Config
+from otherminds.config import OpponentModel
+
+GAME = make("stag_hunt?height=3&width=3&players=2&hares=2")
+ACTS = OpponentModel(channels=4, repeats=1, hidden=(8,), goal_input="film")
+SMALL = Config(codes=4, size=4, steps=6, features=8, channels=4, repeats=1, acts=ACTS)
+KINDS = [
+    {"kind": kind, "encodes": encodes, "trained_by": trained_by}
+    for kind in ("vq", "vae")
+    for encodes in ("trajectory", "state", "state+time+reward")
+    for trained_by in ("action", "reconstruction", "both")
+]
+
+
+def episodes(seed=0, count=5, steps=6):
+    keys = jax.random.split(jax.random.key(seed), 5)
+    view = jax.random.bernoulli(keys[0], 0.2, (count, steps, *GAME.observation_shape)).astype(jnp.uint8)
+    place = jax.random.randint(keys[1], (count, steps), 0, 9)
+    view = view.at[:, :, 0].set(jax.nn.one_hot(place, 9).reshape(count, steps, 3, 3).astype(jnp.uint8))
+    length = jnp.arange(count) % steps + 1
+    seen = jnp.arange(steps)[None] < length[:, None]
+    action = jnp.where(seen, jax.random.randint(keys[2], (count, steps), 0, GAME.actions), -1)
+    reward, value = (jnp.where(seen, jax.random.normal(key, (count, steps)), 0.0) for key in keys[3:])
+    return goals.Sequences(view, action, reward, value, seen)
+
+
+def made(**options):
+    return goals.Goals.make(dataclasses.replace(SMALL, **options), GAME, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_every_kind_of_goal_can_be_learned(options):
+    model, rows = made(**options), episodes()
+    (total, terms), gradient = eqx.filter_value_and_grad(
+        lambda m: goals.losses(m, rows, jax.random.key(0), jnp.float32(0.7)), has_aux=True
+    )(model)
+    assert np.isfinite(total)
+    assert all(np.isfinite(term) for term in terms.values())
+    assert ("reconstruction" in terms) == (options["trained_by"] != "action")
+    unused = ["later"] if options["encodes"] != "trajectory" else []
+    for name in ("eye", "later", "to_code", "earlier", "to_belief", "acts"):
+        moved = any(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(getattr(gradient, name)))
+        assert moved != (name in unused), name
+
+
+@pytest.mark.parametrize("encodes", ["trajectory", "state", "state+time+reward"])
+def test_hindsight_reads_later_steps_alone(encodes):
+    """A code that has seen the action it is scored on foresees it perfectly, and means nothing."""
+    model, rows = made(encodes=encodes, horizon=1), episodes()
+
+    def codes(rows):
+        return np.asarray(model.hindsight(rows, model.eye(GAME.scaled(rows.view)))[0])
+
+    other = episodes(seed=1)
+    upto = jnp.arange(6)[None] <= 2
+    changed = eqx.tree_at(
+        lambda r: (r.view, r.action, r.reward),
+        rows,
+        (
+            jnp.where(upto[..., None, None, None], other.view, rows.view),
+            jnp.where(upto & rows.seen, jnp.maximum(other.action, 0), rows.action),
+            jnp.where(upto & rows.seen, other.reward, rows.reward),
+        ),
+    )
+    np.testing.assert_allclose(codes(rows)[:, 2:], codes(changed)[:, 2:], atol=1e-6)
+    assert np.abs(codes(rows)[4:, :2] - codes(changed)[4:, :2]).max() > 1e-4
+
+
+def test_inference_reads_earlier_steps_alone():
+    model, rows = made(), episodes()
+    other = episodes(seed=1)
+
+    def thought(rows):
+        return np.asarray(model.inferred(rows, model.eye(GAME.scaled(rows.view))).logits)
+
+    late = jnp.arange(6)[None] >= 3
+    changed = eqx.tree_at(
+        lambda r: (r.view, r.action),
+        rows,
+        (
+            jnp.where((jnp.arange(6) > 3)[None, :, None, None, None], other.view, rows.view),
+            jnp.where(late & rows.seen, jnp.maximum(other.action, 0), rows.action),
+        ),
+    )
+    np.testing.assert_allclose(thought(rows)[:, :4], thought(changed)[:, :4], atol=1e-6)
+    assert np.abs(thought(rows)[4, 4] - thought(changed)[4, 4]).max() > 1e-6
+
+
+@pytest.mark.parametrize("kind", ["vq", "vae"])
+def test_steps_that_nobody_saw_teach_nothing(kind):
+    model, rows = made(kind=kind), episodes()
+    other = episodes(seed=1)
+    spoiled = eqx.tree_at(
+        lambda r: (r.view, r.action),
+        rows,
+        (
+            jnp.where(rows.seen[..., None, None, None], rows.view, other.view),
+            jnp.where(rows.seen, rows.action, jnp.maximum(other.action, 0)),
+        ),
+    )
+    found = [
+        eqx.filter_grad(lambda m, part=part: goals.losses(m, part, jax.random.key(0), jnp.float32(0.5))[0])(model)
+        for part in (rows, spoiled)
+    ]
+    for left, right in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+def test_which_later_state_is_meant_by_hand():
+    seen = jnp.array([[True, True, True, True, False]])
+    value = jnp.array([[0.0, 3.0, 1.0, 2.0, 9.0]])
+    rows = goals.Sequences(
+        jnp.zeros((1, 5, *GAME.observation_shape), jnp.uint8), jnp.zeros((1, 5), jnp.int32), value, value, seen
+    )
+    for choice, expected in (("optimistic", [1, 3, 3]), ("conservative", [2, 2, 3]), ("last", [2, 3, 3])):
+        target, any_later = goals.targets(rows, 2, choice)
+        assert target[0, :3].tolist() == expected
+        assert any_later[0].tolist() == [True, True, True, False, False]
+
+
+def test_bayes_over_codes_by_hand():
+    model, rows = made(), episodes()
+    prior = jnp.array([0.4, 0.3, 0.2, 0.1])
+    found = np.asarray(goals.by_bayes(model, rows, prior))
+    odds = np.exp(np.asarray(model.each_code(rows)))
+    last = int(rows.seen[4].sum()) - 1
+    belief = np.asarray(prior)
+    for step in range(last):
+        np.testing.assert_allclose(found[4, step], belief, rtol=1e-4)
+        belief = belief * odds[4, step, :, int(rows.action[4, step])]
+        belief = belief / belief.sum()
