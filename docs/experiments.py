@@ -150,11 +150,12 @@ def draw() -> None:
         axis.remove()
     for axis, name in zip(axes.flat, known, strict=False):
         found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for curve in found["curves"].values():
+        for curve in (found["won"] or found["curves"]).values():
             steps = [(k + 0.5) / POINTS * found["steps"] / 1e6 for k in range(POINTS)]
             axis.plot(steps, [float("nan") if y is None else y for y in curve], linewidth=1)
         player = EXPERIMENTS[name].drawn
-        axis.set_title(name.replace("_", " ") + (f" (player {player})" if player else ""), fontsize=9)
+        what = f" (player {player})" if player else " (share won)" if found["won"] else ""
+        axis.set_title(name.replace("_", " ") + what, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     figure.supxlabel("million game steps", fontsize=9)

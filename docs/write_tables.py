@@ -4,8 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from otherminds.evaluate import estimate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -89,7 +94,7 @@ def learning(learner: str) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
         evaluated, trained, audit = found["evaluate"], found["train"], found["audit"]
         seeds = evaluated["per_seed"]
-        won = f"{evaluated['win_rate']:.3f}" if "win_rate" in evaluated else ""
+        won = interval(asdict(estimate(np.array(evaluated["win_rate_per_seed"])))) if "win_rate" in evaluated else ""
         cells = [
             f"`{path.stem}`: `{found['command'].replace(f'--name {path.stem} ', '')}`",
             interval(evaluated["reward"]),

@@ -25,14 +25,14 @@ from otherminds.progress import track
 GAMES = ("stag_hunt-4x4-4h1s", "stag_hunt-8x8-4h1s-5b", "snowdrift-4x4", "matrix-ipd")
 LEARNERS = ("ppo", "mappo")
 SEEDS = (1, 8)
-UPDATES = 48  # of a training whose memory is measured: three whole calls
+UPDATES = 2  # of a training whose memory is measured: it is held from the first on
 KILLS = 20
 COMPARED = ("parameters", "metrics", "state")
 KILLED = (  # with everything that is hard to go on with: a late learner, a pool of partners, evaluations, seeds
     "--game stag_hunt-4x4-4h1s --seats ppo,nearest_stag~50000~mappo,nearest_hare+nearest_stag,ppo --seeds 2 --parallel 32 "
     "--rollout 10 --steps 150000 --evaluate-every 10000 --checkpoint-every 0.2"
 )
-STARTING_S, PLAYING_S = 9.0, 9.0  # how long to wait at most before a kill of each kind
+STARTING_S = 9.0  # how long to wait at most before a kill while a process starts
 HANGS_S = 300.0
 
 
@@ -181,26 +181,27 @@ def measure_kills(place: Path, words: list[str], kills: int, chance: random.Rand
     """
     whole, cut, compiled, said = place / "whole", place / "cut", place / "killed", place / "said.txt"
     run("train", "--name", str(whole), *words, "--json", compiled=compiled, said=said)
+    steps = _newest(whole)
     at: list[int] = []
     writing = 0
     for kill in track(range(kills), "killing a run and going on"):
-        before, writes, parts = _newest(cut), kill % 4 == 1, _parts(cut)
+        kind, parts = ("starting", "writing", "playing", "playing")[kill % 4], _parts(cut)
+        goal = max(_newest(cut), steps * (kill + chance.random()) / (kills + 1))  # spread over the whole run
         with typed(*_again(cut, words), compiled=compiled, said=said) as process:
             limit = time.monotonic() + HANGS_S
-            if kill % 4:
-                while process.poll() is None and time.monotonic() < limit:
-                    if _parts(cut) - parts if writes else _newest(cut) > before:
-                        break
-                    time.sleep(0 if writes else 0.01)
-            if not writes:
-                time.sleep(chance.uniform(0, PLAYING_S if kill % 4 else STARTING_S))
+            if kind == "starting":
+                time.sleep(chance.uniform(0, STARTING_S))
+            while kind != "starting" and process.poll() is None and time.monotonic() < limit:
+                if _parts(cut) - parts if kind == "writing" else _newest(cut) > goal:
+                    break
+                time.sleep(0 if kind == "writing" else 0.01)
             if process.poll() is not None:
                 finish(process, said)  # it came to its end before it could be killed
                 break
         at.append(_newest(cut))
         writing += bool(_parts(cut))
     run(*_again(cut, words), compiled=compiled, said=said)
-    return {"kills": len(at), "while_writing": writing, "at_checkpoint": at, "steps": _newest(whole), **compared(cut, whole)}
+    return {"kills": len(at), "while_writing": writing, "at_checkpoint": at, "steps": steps, **compared(cut, whole)}
 
 
 def compared(cut: Path, whole: Path) -> dict[str, bool]:

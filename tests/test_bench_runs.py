@@ -24,7 +24,6 @@ def test_a_typed_command_is_watched_to_its_end(tmp_path):
 @pytest.mark.timeout(240)
 def test_a_killed_run_is_gone_on_with_and_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_runs, "STARTING_S", 2.0)
-    monkeypatch.setattr(bench_runs, "PLAYING_S", 0.1)
     found = bench_runs.measure_kills(tmp_path, [*SMALL.split(), "--steps", "32000"], 3, random.Random(0))
     assert found["steps"] == 32000
     assert (found["same_parameters"], found["same_metrics"], found["same_state"]) == (True, True, True)
