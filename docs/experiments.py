@@ -76,6 +76,9 @@ def run(name: str) -> None:
         otherminds(*(["resume", name] if began else ["train", "--name", name, *experiment.train.split()]), "--json")
     trained = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     evaluated = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--json"))
+    if "win_rate" in evaluated:  # as others judge it, by the likeliest actions; beside it, as everything else here, by drawn ones
+        greedy = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--play", "greedy", "--json"))
+        evaluated["greedy"] = {key: greedy[key] for key in ("reward", "win_rate", "win_rate_per_seed")}
     audit = subprocess.run(
         [sys.executable, "-m", "otherminds", "audit", name, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
     )

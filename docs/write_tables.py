@@ -94,7 +94,11 @@ def learning(learner: str) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
         evaluated, trained, audit = found["evaluate"], found["train"], found["audit"]
         seeds = evaluated["per_seed"]
-        won = interval(asdict(estimate(np.array(evaluated["win_rate_per_seed"])))) if "win_rate" in evaluated else ""
+        won = "; ".join(
+            f"{played}: {interval(asdict(estimate(np.array(part['win_rate_per_seed']))))}"
+            for played, part in (("drawn actions", evaluated), ("likeliest", evaluated.get("greedy", {})))
+            if "win_rate" in part
+        )
         cells = [
             f"`{path.stem}`: `{found['command'].replace(f'--name {path.stem} ', '')}`",
             interval(evaluated["reward"]),
