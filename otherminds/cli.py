@@ -5,7 +5,9 @@ import importlib
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -22,6 +24,8 @@ from otherminds.config import Audit, BadInput, Bench, Collect, Demo, Evaluate, F
 if TYPE_CHECKING:
     from otherminds.render import Episode
 
+SWALLOWED_S = 5.0  # after which an interrupt that has come to nothing ends the process
+
 
 def main() -> None:
     """Entry point of `otherminds`."""
@@ -37,6 +41,9 @@ def main() -> None:
         Audit: audit,
         Bench: bench,
     }
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupted)
     warnings.formatwarning = lambda message, *_, **__: f"otherminds: {message}\n"  # for people, not for programmers
     try:
         command: Any = tyro.cli(
@@ -55,8 +62,23 @@ def main() -> None:
         _say(f"otherminds: {problem.strerror or problem}: {problem.filename or 'while reading or writing a file'}")
         sys.exit(2)
     except KeyboardInterrupt:
-        _say("otherminds: stopped")
-        os._exit(130)  # compiled code may still run in other threads, and an orderly end beside it can crash
+        _leave()
+    finally:
+        if signal.getsignal(signal.SIGINT) is _interrupted:
+            signal.signal(signal.SIGINT, heard)
+
+
+def _interrupted(number: int, frame: Any) -> None:
+    """Ctrl-C. Libraries that call us back swallow exceptions now and then, this one too: if nothing comes of it, leave anyway."""
+    later = threading.Timer(SWALLOWED_S, _leave)
+    later.daemon = True
+    later.start()
+    raise KeyboardInterrupt
+
+
+def _leave() -> None:
+    _say("otherminds: stopped")
+    os._exit(130)  # compiled code may still run in other threads, and an orderly end beside it can crash
 
 
 def _choice(commands: list[type]) -> Any:

@@ -92,6 +92,31 @@ def test_ctrl_c_ends_at_once_and_says_so():
     assert "Traceback" not in errors
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.skipif(signal.getsignal(signal.SIGINT) == signal.SIG_IGN, reason="started in a way that ignores Ctrl-C")
+def test_an_interrupt_that_is_swallowed_ends_it_all_the_same():
+    """Whoever calls us back from compiled code may ignore it, and a command went on for more than a minute."""
+    code = """
+import contextlib, time
+from otherminds import cli
+cli.SWALLOWED_S = 0.5
+def deaf(options):
+    print("here", flush=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(1)
+cli.list_everything = deaf
+cli.main()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors == "otherminds: stopped\n"
+
+
 def test_a_reader_who_has_seen_enough_is_no_error():
     process = subprocess.Popen(
         [sys.executable, "-m", "otherminds", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
