@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from otherminds import checkpoint
 from otherminds.config import Bench, Train, require
 from otherminds.machine import machine
 from otherminds.progress import track
@@ -199,7 +200,7 @@ def measure_kills(place: Path, words: list[str], kills: int, chance: random.Rand
                 finish(process, said)  # it came to its end before it could be killed
                 break
         at.append(_newest(cut))
-        writing += bool(_parts(cut))
+        writing += bool(_parts(cut) - parts)
     run(*_again(cut, words), compiled=compiled, said=said)
     return {"kills": len(at), "while_writing": writing, "at_checkpoint": at, "steps": steps, **compared(cut, whole)}
 
@@ -224,9 +225,8 @@ def _again(folder: Path, words: list[str]) -> list[str]:
     return ["resume", str(folder), "--json"] if begun else ["train", "--name", str(folder), *words, "--json"]
 
 
-def _newest(run: Path) -> int:
-    folder = run / "checkpoints"
-    return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=0) if folder.is_dir() else 0
+def _newest(folder: Path) -> int:
+    return max(checkpoint.steps(folder), default=0)
 
 
 def _same(one: Path, other: Path, name: str) -> bool:

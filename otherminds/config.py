@@ -213,7 +213,7 @@ class Goals:
     choice: Literal["optimistic", "conservative", "last"] = "optimistic"
     """Which of those states: worth most or least to the one who looks, or the last."""
     information: float = 1.0
-    """What a code costs for each nat that it says beyond its prior; one nat of foreseen action is worth 1."""
+    """Of `vae`: what a code costs for each nat that it says beyond its prior; one nat of foreseen action is worth 1."""
     channels: int = 16
     """On boards: features of each cell."""
     repeats: int = 2

@@ -29,7 +29,7 @@ from otherminds.diagnostics import world_model as of_worlds
 from otherminds.evaluate import estimate
 from otherminds.games import make
 from otherminds.games.base import Game
-from otherminds.games.ego import seen_from
+from otherminds.games.ego import seen_from, to_ego
 from otherminds.machine import peak_memory_mb
 from otherminds.networks import stack
 from otherminds.progress import bar
@@ -116,10 +116,9 @@ def own_steps(data: Dataset, count: int, random: np.random.Generator, player: in
     rows, game = data.rows, data.game
     there = rows.present if player is None else rows.present & (np.arange(game.seats) == player - 1)
     row, seat = some(there, count, random)
-    order = (seat[:, None] + np.arange(game.seats)) % game.seats
     return world_model.Step(
         jnp.asarray(rows.observation[row, seat]),
-        jnp.asarray(rows.action[row[:, None], order], jnp.int32),
+        jax.vmap(to_ego)(jnp.asarray(rows.action[row], jnp.int32), jnp.asarray(seat)),
         jnp.asarray(rows.next_observation[row, seat]),
         jnp.asarray(rows.reward[row, seat], jnp.float32),
         jnp.asarray(rows.terminated[row, seat]),
@@ -239,7 +238,7 @@ def goals_task(options: Fit, data: Dataset, seed: int) -> Task:
     exact = exact_history(held_out, where)
 
     def measure(model: Any) -> dict[str, Any]:
-        said = {name: np.asarray(part, np.float64) for name, part in all_codes(model, test).items()}
+        said = {name: np.asarray(part, np.float64) for name, part in predicted(model, all_codes, test, SEQUENCES_AT_ONCE).items()}
         return of_goals.measure(
             said, np.asarray(test.action), where["seen"], held_out.rows.goal[where["row"], where["seat"]], exact
         )
@@ -267,37 +266,25 @@ def exact_history(data: Dataset, where: dict[str, np.ndarray]) -> dict[str, floa
     return {name: value / where["seen"].sum() for name, value in total.items()}
 
 
-@eqx.filter_jit
 def all_codes(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
-    """For every step: the raw code of hindsight, and the actions foreseen with each kind of code, as logarithms of odds."""
-
-    def some(part: goals.Sequences) -> dict[str, Array]:
-        seen = model.eye(model.game.scaled(part.view))
-        raw, any_later = model.hindsight(part, seen)
-        code, drawn_from = model.settled(raw, None)
-        thought = model.inferred(part, seen)
-        found = {
-            "code": drawn_from.logits.argmax(-1) if model.codebook is not None else code,
-            "any_later": any_later,
-            "without": model.log_odds(part, jnp.zeros_like(code)),
-            "hindsight": model.log_odds(part, jnp.where(any_later[..., None], code, 0.0)),
-            "shuffled": model.log_odds(part, jnp.where(any_later[..., None], jnp.roll(code, 1, 0), 0.0)),
-        }
-        if model.codebook is None:
-            return found | {"inferred": model.log_odds(part, thought.mean)}
-        each = model.each_code(part)
-        odds = jax.nn.log_softmax(thought.logits)[..., None]
-        prior = jax.nn.softmax(model.prior)
-        bayes = jnp.log(jnp.maximum(goals.by_bayes(model, part, prior), 1e-9))[..., None]
-        mixed = {"inferred": odds, "by_bayes": bayes}
-        return found | {name: jax.nn.logsumexp(each + weight, 2) for name, weight in mixed.items()}
-
-    count = len(rows.seen)
-    size = -(-count // max(1, count // SEQUENCES_AT_ONCE))
-    blocks = -(-count // size)
-    padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], blocks * size - count, 0)]), rows)
-    said = jax.lax.map(some, jax.tree.map(lambda leaf: leaf.reshape(blocks, size, *leaf.shape[1:]), padded))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], said)
+    """For every step: the code of hindsight, and the actions foreseen with each kind of code, as logarithms of odds."""
+    seen = model.eye(model.game.scaled(rows.view))
+    raw, any_later = model.hindsight(rows, seen)
+    code, drawn_from = model.settled(raw, None)
+    thought = model.inferred(rows, seen)
+    found = {
+        "code": drawn_from.logits.argmax(-1) if model.codebook is not None else code,
+        "any_later": any_later,
+        "without": model.log_odds(rows, jnp.zeros_like(code)),
+        "hindsight": model.log_odds(rows, jnp.where(any_later[..., None], code, 0.0)),
+        "shuffled": model.log_odds(rows, jnp.where(any_later[..., None], jnp.roll(code, 1, 0), 0.0)),
+    }
+    if model.codebook is None:
+        return found | {"inferred": model.log_odds(rows, thought.mean)}
+    each = model.each_code(rows)
+    bayes = goals.by_bayes(model, rows, jax.nn.softmax(model.prior))
+    mixed = {"inferred": jax.nn.log_softmax(thought.logits), "by_bayes": jnp.log(jnp.maximum(bayes, 1e-9))}
+    return found | {name: jax.nn.logsumexp(each + weight[..., None], 2) for name, weight in mixed.items()}
 
 
 def shows_all(game: Game) -> bool:
@@ -317,14 +304,14 @@ TASKS: dict[str, Callable[[Fit, Dataset, int], Task]] = {
 
 
 @eqx.filter_jit
-def predicted(model: Any, function: Callable[[Any, Any], Any], samples: Any) -> Any:
-    """A function of a module and samples, AT_ONCE samples at a time."""
+def predicted(model: Any, function: Callable[[Any, Any], Any], samples: Any, at_once: int = AT_ONCE) -> Any:
+    """A function of a module and samples, so many samples at a time."""
     count = len(jax.tree.leaves(samples)[0])
-    blocks = -(-count // AT_ONCE)
+    blocks = -(-count // at_once)
 
     def blocked(leaf: Array) -> Array:
-        padded = jnp.concatenate([leaf, jnp.repeat(leaf[-1:], blocks * AT_ONCE - count, 0)])
-        return padded.reshape(blocks, AT_ONCE, *leaf.shape[1:])
+        padded = jnp.concatenate([leaf, jnp.repeat(leaf[-1:], blocks * at_once - count, 0)])
+        return padded.reshape(blocks, at_once, *leaf.shape[1:])
 
     said = jax.lax.map(lambda part: function(model, part), jax.tree.map(blocked, samples))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], said)
@@ -441,7 +428,7 @@ def write_tables(folder: Path, epoch: int, seed: int, found: dict[str, Any]) -> 
 
 
 def over_seeds(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and interval over seeds of every number, wherever it stands; the interval is null for a single seed."""
+    """Mean and interval over seeds of every number, wherever it stands; a single seed has no interval."""
     first = scores[0]
     found: dict[str, Any] = {}
     for name, value in first.items():

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from otherminds import beliefs
 from otherminds.config import Goals as Config
+from otherminds.config import require
 from otherminds.games.base import Game
 from otherminds.networks import Cells, Core, Dense, Torso, unroll
 from otherminds.opponent_model import OpponentModel, is_board
@@ -95,7 +96,7 @@ class Goals(eqx.Module):
     """Hindsight, inference, and what both are for: the actions of a partner given a code."""
 
     eye: Eye
-    later: Core
+    later: Core | None  # reads a trajectory backwards; one later state needs none
     to_code: Dense
     codebook: Float[Array, "codes size"] | None
     prior: Float[Array, " codes"]  # logits of how often each code is meant; none without a book
@@ -108,6 +109,10 @@ class Goals(eqx.Module):
 
     @staticmethod
     def make(config: Config, game: Game, random: np.random.Generator) -> "Goals":
+        require(
+            config.acts.goal_input != "concat" or not is_board(game),
+            "--goals.acts.goal-input is concat, and every code is tried on one look at the board: film, or generated",
+        )
         told = config.features + game.actions
         extra = {"trajectory": game.actions + 1, "state": 0, "state+time+reward": 2}[config.encodes]
         remembers = config.encodes == "trajectory"
@@ -116,7 +121,7 @@ class Goals(eqx.Module):
         codebook = jnp.asarray(random.standard_normal((config.codes, config.size)), jnp.float32) if discrete else None
         return Goals(
             eye=Eye.make(config, game, random),
-            later=Core.make(random, "gru", of_later, config.features),
+            later=Core.make(random, "gru", of_later, config.features) if remembers else None,
             to_code=Dense.make(random, config.features if remembers else of_later, config.size * (1 if discrete else 2), 1.0),
             codebook=codebook,
             prior=jnp.zeros(config.codes if discrete else 0),
@@ -135,7 +140,7 @@ class Goals(eqx.Module):
         config = self.config
         steps = rows.seen.shape[1]
         target, any_later = targets(rows, config.horizon, config.choice)
-        if config.encodes != "trajectory":
+        if self.later is None:
             chosen = jnp.take_along_axis(seen, target[..., None], 1)
             if config.encodes == "state+time+reward":
                 ahead = (target - jnp.arange(steps)[None]) / config.horizon

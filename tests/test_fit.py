@@ -110,6 +110,19 @@ def test_only_what_a_player_sees(data):
     assert len(own.end) == played.rows.present[:, 0].sum()
 
 
+def test_actions_stand_in_the_order_of_the_one_who_acts(data):
+    """Own action first: where it was not, a world model learned players that jump."""
+    played = dataset.load(data)
+    row, seat = np.nonzero(played.rows.present)
+    own = fit.own_steps(played, 10**6, np.random.default_rng(0), None)
+    found = sorted(map(tuple, np.asarray(own.action).tolist()))
+    assert found == sorted(
+        (int(played.rows.action[r, s]), int(played.rows.action[r, 1 - s])) for r, s in zip(row, seat, strict=True)
+    )
+    turned = np.asarray(own.observation)[np.asarray(own.action)[:, 0] == 5]  # who hunts a stag stands on it, on the first plane
+    assert ((turned[:, 0] > 0) & (turned[:, 3] > 0)).any((1, 2)).all()
+
+
 def test_goals_that_were_reached_label_the_whole_episode(data):
     played = dataset.load(data)
     reached = fit.reached_in_episode(played)
