@@ -70,7 +70,7 @@ class WorldModel(eqx.Module):
             size, things = config.channels, game.observation_shape[0] - game.seats
             encoder: Cells | Torso = Cells.make(random, 3 + things, size, config.repeats)
             spread: Convolution | Dense = Convolution.make(random, size, size)
-            seen, outputs = 3 * game.actions, 1 + things
+            seen, outputs = 3 * game.actions, 2 + things  # the player, whether it is gone, and what shows no player
         else:
             size, outputs = config.hidden[-1], int(np.prod(game.observation_shape))
             encoder, spread = Torso.make(random, game.observation_shape, config.hidden, "relu"), Dense.make(random, size, size)
@@ -122,18 +122,26 @@ class WorldModel(eqx.Module):
 
     def decode(self, hidden: Float[Array, "n ..."], before: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """Logits (or values) of the observation that a state shows; what is seen now is expected to stay."""
-        drawn = self.decoder(hidden)
-        if self.on_board:
-            players, things = drawn[..., 0], jnp.moveaxis(drawn[..., 0, :, :, 1:], -1, -3)
-            drawn = jnp.concatenate([players, things], -3)
-        else:
-            drawn = drawn.reshape(before.shape)
+        drawn, players = self.decoder(hidden), self.game.seats
         stays = jnp.where(_like(binary(self.game), before), SURE * (2 * before - 1), before)
-        return stays + drawn
+        if not self.on_board:
+            return stays + drawn.reshape(before.shape)
+        was = before[..., :players, :, :]
+        gone = (drawn[..., 1] * was).sum((-2, -1)) + SURE * (1 - jnp.clip(was.sum((-2, -1)), 0, 1))
+        standing = _one_place(stays[..., :players, :, :] + drawn[..., 0], gone)
+        things = stays[..., players:, :, :] + jnp.moveaxis(drawn[..., 0, :, :, 2:], -1, -3)
+        return jnp.concatenate([standing, things], -3)
 
     def __call__(self, observation: Float[Array, "n ..."], action: Int[Array, "n A"]) -> Prediction:
         hidden, reward, end = self.step(self.encode(observation), observation, action)
         return Prediction(self.decode(hidden, observation), reward, end, hidden)
+
+
+def _one_place(cells: Float[Array, "n A H W"], gone: Float[Array, "n A"]) -> Float[Array, "n A H W"]:
+    """Logits of where a player stands, such that it stands on one cell or on none."""
+    flat = jnp.concatenate([cells.reshape(*gone.shape, -1), gone[..., None]], -1)
+    log = jnp.minimum(jax.nn.log_softmax(flat)[..., :-1], -1e-6)
+    return (log - jnp.log(-jnp.expm1(log))).reshape(cells.shape)
 
 
 def _per(x: Float[Array, "n H W k"]) -> Float[Array, "n 1 H W k"]:
