@@ -174,12 +174,15 @@ class MAPPO(Network):
 class OpponentModel:
     """What a partner will do, given its view, its goal and, if known, who it is."""
 
+    torso: Literal["cells", "centred"] = "cells"
+    """On boards: carry what lies there from cell to cell, good around walls; or look at the board as it lies around the partner,
+    ten times faster."""
     channels: int = 16
-    """On boards: features of each cell."""
+    """Of `cells`: features of each."""
     repeats: int = 6
-    """On boards: how many cells far what lies there is carried, less one."""
+    """Of `cells`: how far what lies there is carried, less one."""
     hidden: tuple[int, ...] = (64,)
-    """Units of each layer behind that; of all layers where there is no board."""
+    """Units of the layer behind that; elsewhere, of all layers."""
     goal_input: Literal["concat", "film", "generated"] = "concat"
     """How what is told beside the view comes in."""
     identity: Flag = False
@@ -194,10 +197,10 @@ class OpponentModel:
 
 @dataclass(frozen=True)
 class Goals:
-    """Goals that are learned: codes of what partners did later, good for foreseeing what they do before it."""
+    """What partners are after: given by hand, or learned as codes of what they did later, good for foreseeing them before it."""
 
-    kind: Literal["vq", "vae"] = "vq"
-    """A code out of a book, or a few numbers."""
+    kind: Literal["vq", "vae", "manual"] = "vq"
+    """A code out of a book, a few numbers, or the goals that the game names."""
     encodes: Literal["trajectory", "state", "state+time+reward"] = "trajectory"
     """What a code is read from in hindsight: all later steps, one later state, or that with when it came and what it paid."""
     trained_by: Literal["action", "reconstruction", "both"] = "action"
@@ -212,18 +215,20 @@ class Goals:
     """How many steps ahead the later state lies at most."""
     choice: Literal["optimistic", "conservative", "last"] = "optimistic"
     """Which of those states: worth most or least to the one who looks, or the last."""
+    discount: float = 0.95
+    """Of what the one who looks will earn, which tells what a state is worth."""
     information: float = 1.0
     """Of `vae`: what a code costs for each nat that it says beyond its prior; one nat of foreseen action is worth 1."""
     channels: int = 16
-    """On boards: features of each cell."""
+    """Of `acts.torso` cells: features of each, of what reads trajectories."""
     repeats: int = 2
-    """On boards: how many cells far what lies there is carried, less one."""
+    """Of `acts.torso` cells: how far what lies there is carried, less one."""
     hidden: tuple[int, ...] = (64,)
-    """Units of each layer where there is no board."""
+    """Units of each layer of what reads trajectories, elsewhere."""
     features: int = 32
     """Numbers that are read from a view, and that are remembered of views."""
-    acts: OpponentModel = field(default_factory=lambda: OpponentModel(goal_input="film"))
-    """The opponent model that reads the code, behind its view of the board (`film` or `generated`)."""
+    acts: OpponentModel = field(default_factory=lambda: OpponentModel(torso="centred", goal_input="film"))
+    """The opponent model that reads the code, behind its view of the board."""
     learning_rate: float = 4e-3
     """At the beginning; it falls to 0 along half a cosine."""
     batch: int = 64
@@ -238,7 +243,7 @@ class WorldModel:
     """Predict the next observation at once, or a hidden state from which it is then drawn."""
     channels: int = 32
     """On boards: features of each cell."""
-    repeats: int = 1
+    repeats: int = 0
     """On boards: how far a cell looks around before actions are taken, less one."""
     hidden: tuple[int, ...] = (128, 128)
     """Units of each layer where there is no board."""
@@ -246,6 +251,8 @@ class WorldModel:
     """How the joint action comes in."""
     reward_target: Literal["none", "r", "q", "r+v"] = "r"
     """What the reward head learns: nothing, the reward, the return, or the reward and the discounted value of what follows."""
+    discount: float = 0.95
+    """γ of `q` and `r+v`."""
     plane_weights: tuple[float, ...] = ()
     """Weights of the planes (or entries) of an observation in the loss; none: all 1."""
     consistency: float = 0.0
@@ -258,7 +265,7 @@ class WorldModel:
     end_weight: float = 1.0
     learning_rate: float = 4e-3
     """At the beginning; it falls to 0 along half a cosine."""
-    batch: int = 256
+    batch: int = 128
     """Steps in one update."""
 
 
@@ -429,7 +436,10 @@ class Fit:
     trajectories: Literal["all", "rewarded"] = "all"
     """Of `opponent_model`: learn from all episodes of a partner, or from those in which it reached a goal."""
     labels: Literal["true", "reached"] = "true"
-    """Of `opponent_model`: the goal that is told is the true one, or the one that was reached in the end."""
+    """Of `opponent_model`, and of `goals` by hand: the goal that is told is the true one, or the one reached in the end."""
+    partner_data: Literal["public", "theirs"] = "public"
+    """Of `opponent_model`: learn from what the one who looks can see of a partner, or from the partner's own view as well as
+    it sees it. Measured is always on the first."""
     player: int | None = None
     """Look through the eyes of this player alone, counted from 1; else through everybody's."""
     seed: int = 0

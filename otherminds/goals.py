@@ -1,6 +1,7 @@
-"""Goals that are learned: codes of what partners did later, good for foreseeing what they do before it.
+"""What partners are after: goals given by hand, or codes that are learned, good for foreseeing what partners do.
 
-In hindsight a code is read from later steps, never from the step it is used on. While a game goes on nobody knows them: the code
+By hand, a whole episode is labelled with the goal that was reached in it. A learned code is read in hindsight from later steps,
+never from the step it is used on. While a game goes on nobody knows them: the code
 is then inferred from earlier steps, by a recurrent network, or by Bayes' rule over the codes (`beliefs.after_action`).
 """
 
@@ -15,7 +16,7 @@ from otherminds import beliefs
 from otherminds.config import Goals as Config
 from otherminds.config import require
 from otherminds.games.base import Game
-from otherminds.networks import Cells, Core, Dense, Torso, unroll
+from otherminds.networks import Cells, Centred, Core, Dense, Torso, unroll
 from otherminds.opponent_model import OpponentModel, is_board
 
 SPREAD = 3.0  # bounds of a code's log-variance
@@ -29,29 +30,34 @@ class Sequences(eqx.Module):
     reward: Float[Array, "n T"]  # the partner's
     value: Float[Array, "n T"]  # what the one who looks earns from here on
     seen: Bool[Array, "n T"]  # steps at which both are there
+    label: Int[Array, " n"]  # the goal by hand; -1 for none that is known
 
 
 class Eye(eqx.Module):
     """From the view of a partner to features: of its own cell and of the board as a whole."""
 
-    torso: Cells | Torso
+    torso: Cells | Centred | Torso
     out: Dense
     on_board: bool = eqx.field(static=True)
 
     @staticmethod
     def make(config: Config, game: Game, random: np.random.Generator) -> "Eye":
-        on_board = is_board(game)
-        if on_board:
-            torso: Cells | Torso = Cells.make(random, game.observation_shape[0], config.channels, config.repeats)
+        on_board, shape, inputs = is_board(game), game.observation_shape, config.hidden[-1]
+        if not on_board:
+            torso: Cells | Centred | Torso = Torso.make(random, shape, config.hidden, "relu")
+        elif config.acts.torso == "centred":
+            torso = Centred.make(random, shape, game.seats, config.hidden)
         else:
-            torso = Torso.make(random, game.observation_shape, config.hidden, "relu")
-        inputs = 2 * config.channels if on_board else config.hidden[-1]
+            torso, inputs = Cells.make(random, shape[0], config.channels, config.repeats), 2 * config.channels
         return Eye(torso, Dense.make(random, inputs, config.features), on_board)
 
     def __call__(self, view: Float[Array, "*n"]) -> Float[Array, "*m features"]:
         if not self.on_board:
             return jax.nn.relu(self.out(self.torso(view)))
         planes = jnp.moveaxis(view, -3, -1)
+        if isinstance(self.torso, Centred):
+            flat = planes.reshape(-1, *planes.shape[-3:])
+            return jax.nn.relu(self.out(self.torso(flat))).reshape(*planes.shape[:-3], -1)
         cells = self.torso(planes)
         here = (cells * planes[..., :1]).sum((-3, -2))
         return jax.nn.relu(self.out(jnp.concatenate([here, cells.mean((-3, -2))], -1)))
@@ -97,8 +103,8 @@ class Goals(eqx.Module):
 
     eye: Eye
     later: Core | None  # reads a trajectory backwards; one later state needs none
-    to_code: Dense
-    codebook: Float[Array, "codes size"] | None
+    to_code: Dense | None  # none where goals are given by hand
+    codebook: Float[Array, "codes size"] | None  # a row for each code; goals by hand are the rows of a unit matrix
     prior: Float[Array, " codes"]  # logits of how often each code is meant; none without a book
     earlier: Core
     to_belief: Dense
@@ -110,28 +116,41 @@ class Goals(eqx.Module):
     @staticmethod
     def make(config: Config, game: Game, random: np.random.Generator) -> "Goals":
         require(
-            config.acts.goal_input != "concat" or not is_board(game),
-            "--goals.acts.goal-input is concat, and every code is tried on one look at the board: film, or generated",
+            config.acts.goal_input != "concat" or config.acts.torso == "centred" or not is_board(game),
+            "--goals.acts.goal-input is concat, and every code is tried on one look at the cells: film, or generated",
+        )
+        manual = config.kind == "manual"
+        require(not manual or bool(game.goals), f"{game.id} names no goals: --goals.kind vq, or vae")
+        require(
+            not manual or config.trained_by == "action",
+            f"goals by hand are read, not drawn: --goals.trained-by action, not {config.trained_by}",
         )
         told = config.features + game.actions
         extra = {"trajectory": game.actions + 1, "state": 0, "state+time+reward": 2}[config.encodes]
-        remembers = config.encodes == "trajectory"
+        remembers = config.encodes == "trajectory" and not manual
         of_later = config.features + extra
-        discrete = config.kind == "vq"
-        codebook = jnp.asarray(random.standard_normal((config.codes, config.size)), jnp.float32) if discrete else None
+        discrete = config.kind != "vae"
+        codes, size = (len(game.goals),) * 2 if manual else (config.codes, config.size)
+        drawn = np.eye(codes) if manual else random.standard_normal((codes, size))
+        raw = config.features if remembers else of_later
         return Goals(
             eye=Eye.make(config, game, random),
             later=Core.make(random, "gru", of_later, config.features) if remembers else None,
-            to_code=Dense.make(random, config.features if remembers else of_later, config.size * (1 if discrete else 2), 1.0),
-            codebook=codebook,
-            prior=jnp.zeros(config.codes if discrete else 0),
+            to_code=None if manual else Dense.make(random, raw, size * (1 if discrete else 2), 1.0),
+            codebook=jnp.asarray(drawn, jnp.float32) if discrete else None,
+            prior=jnp.zeros(codes if discrete else 0),
             earlier=Core.make(random, "gru", told, config.features),
-            to_belief=Dense.make(random, config.features, config.codes if discrete else 2 * config.size, 0.1),
-            acts=OpponentModel.make(config.acts, game, config.size, random),
+            to_belief=Dense.make(random, config.features, codes if discrete else 2 * size, 0.1),
+            acts=OpponentModel.make(config.acts, game, size, random),
             paints=Painter.make(config, game, random) if config.trained_by != "action" else None,
             game=game,
             config=config,
         )
+
+    @property
+    def size(self) -> int:
+        """How many numbers a code has."""
+        return self.config.size if self.codebook is None else self.codebook.shape[-1]
 
     # --- hindsight ---
 
@@ -140,6 +159,9 @@ class Goals(eqx.Module):
         config = self.config
         steps = rows.seen.shape[1]
         target, any_later = targets(rows, config.horizon, config.choice)
+        if self.to_code is None:
+            code = jax.nn.one_hot(rows.label, self.size)[:, None]
+            return jnp.broadcast_to(code, (*rows.seen.shape, self.size)), any_later & (rows.label >= 0)[:, None]
         if self.later is None:
             chosen = jnp.take_along_axis(seen, target[..., None], 1)
             if config.encodes == "state+time+reward":
@@ -193,8 +215,9 @@ class Goals(eqx.Module):
     def each_code(self, rows: Sequences) -> Float[Array, "n T codes actions"]:
         """The same for every code of the book."""
         assert self.codebook is not None
-        looked, shape = self._looked(rows), (*rows.seen.shape, self.config.size)
-        return jnp.stack([self._decided(looked, jnp.broadcast_to(code, shape)) for code in self.codebook], 2)
+        looked, shape = self._looked(rows), (*rows.seen.shape, self.size)
+        book = jax.lax.stop_gradient(self.codebook) if self.to_code is None else self.codebook
+        return jnp.stack([self._decided(looked, jnp.broadcast_to(code, shape)) for code in book], 2)
 
     def _looked(self, rows: Sequences) -> Float[Array, "n T features"]:
         view = self.game.scaled(rows.view)
@@ -252,13 +275,13 @@ def losses(
         off = optax.sigmoid_binary_cross_entropy(model.paints(at_now(view), code), jnp.clip(later, 0, 1))
         return -off.reshape(len(off), -1).sum(-1) * counts
 
-    terms = {"untold": -log_likelihood(jnp.zeros((*rows.seen.shape, config.size))).sum() / steps}
+    terms = {"untold": -log_likelihood(jnp.zeros((*rows.seen.shape, model.size))).sum() / steps}
     if model.codebook is None:
         code, of_code = model.settled(at_now(raw), code_key)
         upto = rows.seen & (jnp.arange(rows.seen.shape[1])[None] <= now[:, None]) & counts[:, None]
         total = jnp.maximum(upto.sum(), 1)
         read = code if config.trained_by != "reconstruction" else jax.lax.stop_gradient(code)
-        terms["action"] = -(log_likelihood(jnp.broadcast_to(read[:, None], (*rows.seen.shape, config.size))) * upto).sum() / total
+        terms["action"] = -(log_likelihood(jnp.broadcast_to(read[:, None], (*rows.seen.shape, model.size))) * upto).sum() / total
         zero = jnp.zeros_like(of_code.mean)
         terms["information"] = (_divergence(of_code.mean, of_code.log_variance, zero, zero) * counts).sum() / total
         truth = jax.lax.stop_gradient((of_code.mean[:, None], of_code.log_variance[:, None]))
@@ -268,10 +291,16 @@ def losses(
         warm = jnp.clip(2 * progress, 0, 1) * config.information
         return sum((terms[name] * (warm if name == "information" else 1.0) for name in terms), jnp.float32(0.0)), terms
     each = jnp.take_along_axis(model.each_code(rows), played[..., None], -1)[..., 0] * rows.seen[..., None]  # [n, T, codes]
-    prior = jax.nn.log_softmax(model.prior)[None]
-    acted, painted = each.sum(1), jnp.zeros((len(now), len(model.codebook)))
+    prior, acted = jax.nn.log_softmax(model.prior)[None], each.sum(1)
+    if model.to_code is None:  # by hand: nothing is summed over, and episodes without a label teach nothing of goals
+        whole, labelled = jax.nn.one_hot(rows.label, model.size), rows.seen & (rows.label >= 0)[:, None]
+        count = jnp.maximum(labelled.sum(), 1)
+        terms["action"] = -(whole * (prior + acted)).sum() / count
+        terms["inference"] = _miss(whole, thought.logits, labelled) / count
+        return sum(terms.values(), jnp.float32(0.0)), terms
+    painted = jnp.zeros((len(now), len(model.codebook)))
     if model.paints is not None:
-        painted = jnp.stack([drawn(jnp.broadcast_to(code, (len(now), config.size))) for code in model.codebook], 1)
+        painted = jnp.stack([drawn(jnp.broadcast_to(code, (len(now), model.size))) for code in model.codebook], 1)
     evidence = prior + painted + (0.0 if config.trained_by == "reconstruction" else acted)
     whole = jax.lax.stop_gradient(jax.nn.softmax(evidence))
     terms["action"] = -jax.nn.logsumexp(prior + acted, -1).sum() / steps
@@ -296,14 +325,26 @@ def _divergence(mean: Array, log_variance: Array, other: Array, other_log_varian
     return 0.5 * (wide - 1 + other_log_variance - log_variance).sum(-1)
 
 
-def by_bayes(model: Goals, rows: Sequences, prior: Float[Array, " codes"], switching: float = 0.0) -> Float[Array, "n T codes"]:
+def likelihood(each: Float[Array, "n T codes actions"], rows: Sequences) -> Float[Array, "n T codes"]:
+    """Of what was done, for each code; 1 at steps that were not seen."""
+    chosen = jnp.take_along_axis(each, jnp.maximum(rows.action, 0)[..., None, None], -1)[..., 0]
+    return jnp.exp(jnp.where(rows.seen[..., None], chosen, 0.0))
+
+
+def by_bayes(
+    likely: Float[Array, "n T codes"], seen: Bool[Array, "n T"], prior: Float[Array, " codes"], switching: float = 0.0
+) -> Float[Array, "n T codes"]:
     """The belief over codes before each step, from the actions before it."""
-    each = jnp.take_along_axis(model.each_code(rows), jnp.maximum(rows.action, 0)[..., None, None], -1)[..., 0]
 
     def step(belief: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        likelihood, seen = row
-        return beliefs.after_action(belief, likelihood, seen, switching), belief
+        return beliefs.after_action(belief, row[0], row[1], switching), belief
 
-    start = jnp.broadcast_to(prior, (len(rows.seen), len(prior)))
-    ahead = (jnp.swapaxes(jnp.exp(each), 0, 1), jnp.swapaxes(rows.seen, 0, 1))
-    return jnp.swapaxes(jax.lax.scan(step, start, ahead)[1], 0, 1)
+    start = jnp.broadcast_to(prior, (len(seen), len(prior)))
+    return jnp.swapaxes(jax.lax.scan(step, start, (jnp.swapaxes(likely, 0, 1), jnp.swapaxes(seen, 0, 1)))[1], 0, 1)
+
+
+def in_hindsight(likely: Float[Array, "n T codes"], prior: Float[Array, " codes"]) -> Float[Array, "n T codes"]:
+    """The belief over codes at each step, from the actions after it alone."""
+    log = jnp.log(jnp.maximum(likely, beliefs.LEAST))
+    after = jnp.flip(jnp.cumsum(jnp.flip(log, 1), 1), 1) - log
+    return jax.nn.softmax(jnp.log(prior).reshape(1, 1, -1) + after)

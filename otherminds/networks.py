@@ -4,6 +4,7 @@ Weights are made on the host, one matrix at a time, with NumPy: the QR decomposi
 `vmap` inside `jit` on two cores. A module takes any leading axes; several seats are one module with stacked weights under `vmap`.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,6 +181,41 @@ class Cells(eqx.Module):
         features = jax.nn.relu(entered)
         for _ in range(self.repeats):
             features = jax.nn.relu(self.carry(features) + entered)
+        return features
+
+
+class Centred(eqx.Module):
+    """From planes to features of the board as it lies around one cell, which the first plane marks: layers over the whole of it.
+
+    What lies where is seen relative to that cell, so what is learned of a place holds wherever one stands. The planes of other
+    players are added up, and one shows where the board ends. Ten times faster than `Cells` on a CPU; what is behind a corner has
+    to be learned place by place.
+    """
+
+    layers: tuple[Dense, ...]
+    players: int = eqx.field(static=True)
+
+    @staticmethod
+    def make(random: np.random.Generator, shape: Sequence[int], players: int, hidden: Sequence[int]) -> "Centred":
+        """`shape` is an observation's, [planes, H, W], of which the first show the players."""
+        planes, height, width = shape
+        sizes = [(planes - players + 2) * (2 * height - 1) * (2 * width - 1), *hidden]
+        return Centred(tuple(Dense.make(random, *pair) for pair in itertools.pairwise(sizes)), players)
+
+    def __call__(self, x: Float[Array, "n H W planes"]) -> Float[Array, "n features"]:
+        count, height, width, _ = x.shape
+        others, inside = x[..., 1 : self.players].sum(-1, keepdims=True), jnp.ones((count, height, width, 1))
+        around = [(0, 0), (height - 1, height - 1), (width - 1, width - 1), (0, 0)]
+        padded = jnp.pad(jnp.concatenate([others, x[..., self.players :], inside], -1), around)
+        place = x[..., 0].reshape(count, -1).argmax(-1)
+
+        def cut(board: Array, place: Array) -> Array:
+            size = (2 * height - 1, 2 * width - 1, board.shape[-1])
+            return jax.lax.dynamic_slice(board, (place // width, place % width, 0), size)
+
+        features = jax.vmap(cut)(padded, place).reshape(count, -1)
+        for layer in self.layers:
+            features = jax.nn.relu(layer(features))
         return features
 
 

@@ -14,13 +14,13 @@ from otherminds.config import OpponentModel as Config
 from otherminds.games.base import Game
 from otherminds.games.ego import seen_from
 from otherminds.losses import masked_mean
-from otherminds.networks import Cells, Conditioned, Dense, Torso
+from otherminds.networks import Cells, Centred, Conditioned, Dense, Torso
 
 
 class OpponentModel(eqx.Module):
     """Logits of a partner's next action. `told` is what is known beside its view: goal, identity, place."""
 
-    torso: Cells | Torso
+    torso: Cells | Centred | Torso
     behind: Conditioned
     head: Dense
     on_board: bool = eqx.field(static=True)
@@ -29,15 +29,16 @@ class OpponentModel(eqx.Module):
     @staticmethod
     def make(config: Config, game: Game, told: int, random: np.random.Generator) -> "OpponentModel":
         """`told` is how many numbers are told beside the view."""
-        on_board = is_board(game)
-        everywhere = on_board and config.goal_input == "concat"
-        if on_board:
-            planes = game.observation_shape[0] + (told if everywhere else 0)
-            torso: Cells | Torso = Cells.make(random, planes, config.channels, config.repeats)
-            features = config.channels
+        on_board, shape = is_board(game), game.observation_shape
+        everywhere = on_board and config.torso == "cells" and config.goal_input == "concat"
+        features = config.hidden[-1]
+        if not on_board:
+            torso: Cells | Centred | Torso = Torso.make(random, shape, config.hidden, "relu")
+        elif config.torso == "centred":
+            torso = Centred.make(random, shape, game.seats, config.hidden)
         else:
-            torso = Torso.make(random, game.observation_shape, config.hidden, "relu")
-            features = config.hidden[-1]
+            torso = Cells.make(random, shape[0] + (told if everywhere else 0), config.channels, config.repeats)
+            features = config.channels
         behind = Conditioned.make(random, features, told, config.hidden[-1], config.goal_input)
         return OpponentModel(torso, behind, Dense.make(random, config.hidden[-1], game.actions, 0.01), on_board, everywhere)
 
@@ -50,6 +51,8 @@ class OpponentModel(eqx.Module):
         if not self.on_board:
             return self.torso(view)
         planes = jnp.moveaxis(view, -3, -1)
+        if isinstance(self.torso, Centred):
+            return self.torso(planes)
         own = planes[..., :1]
         if self.everywhere:
             assert told is not None

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from otherminds.config import WorldModel as Config
 from otherminds.config import require
 from otherminds.games.base import Game
+from otherminds.games.ego import to_ego
 from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Conditioned, Convolution, Dense, Torso
 from otherminds.opponent_model import is_board
@@ -57,7 +58,7 @@ class WorldModel(eqx.Module):
     spread: Convolution | Dense
     decoder: Dense
     told: Conditioned
-    heads: Dense
+    heads: Dense  # reward, end and, on a board, whether the player leaves it
     game: Game = eqx.field(static=True)
     on_board: bool = eqx.field(static=True)
 
@@ -80,8 +81,8 @@ class WorldModel(eqx.Module):
             act=Conditioned.make(random, size, seen, size, config.action_input),
             spread=spread,
             decoder=Dense.make(random, size, outputs, 0.1),
-            told=Conditioned.make(random, size, joint, size, "concat"),
-            heads=Dense.make(random, size, 2, 0.1),
+            told=Conditioned.make(random, size, joint + (game.actions if on_board else 0), size, "concat"),
+            heads=Dense.make(random, size, 3 if on_board else 2, 0.1),
             game=game,
             on_board=on_board,
         )
@@ -104,37 +105,44 @@ class WorldModel(eqx.Module):
 
     def step(
         self, hidden: Float[Array, "n ..."], observation: Float[Array, "n ..."], action: Int[Array, "n A"]
-    ) -> tuple[Float[Array, "n ..."], Float[Array, " n"], Float[Array, " n"]]:
-        """(state behind what follows, reward, logit of the end). The observation says where on the board each player acts."""
-        told = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
-        if self.on_board:
-            players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
-            placed = players[..., None] * told[..., None, None, :, :]
-            acted = self.act(hidden, self._of_each(placed))
-            mine = players[..., :1]
-            here = (acted[..., 0, :, :, :] * mine).sum((-3, -2))  # what happens on the ego's own cell
-            joint = (placed * mine[..., None]).sum((-4, -3))
-        else:
-            acted = here = self.act(hidden, told.reshape(*told.shape[:-2], -1))
-            joint = told
-        reward, end = jnp.moveaxis(self.heads(self.told(here, joint.reshape(*joint.shape[:-2], -1))), -1, 0)
-        return jax.nn.relu(self.spread(acted)), reward, end
+    ) -> tuple[Float[Array, "n ..."], Float[Array, " n"], Float[Array, " n"], Float[Array, "n A"]]:
+        """(state behind what follows, reward, logit of the end, logits of who leaves the board).
 
-    def decode(self, hidden: Float[Array, "n ..."], before: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        The observation says where on the board each player acts; one network reads for each what happens on its own cell.
+        """
+        told = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
+        if not self.on_board:
+            joint = told.reshape(*told.shape[:-2], -1)
+            acted = self.act(hidden, joint)
+            reward, end = jnp.moveaxis(self.heads(self.told(acted, joint)), -1, 0)
+            return jax.nn.relu(self.spread(acted)), reward, end, jnp.zeros(action.shape)
+        players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
+        placed = players[..., None] * told[..., None, None, :, :]
+        acted = self.act(hidden, self._of_each(placed))
+        here = jnp.einsum("nkhwc,nhwk->nkc", acted, players)
+        beside = jnp.einsum("nhwja,nhwk->nkja", placed, players)  # who does what on the cell of each
+        beside = jnp.stack([to_ego(beside[:, k], k, -2) for k in range(self.game.seats)], 1)
+        joint = jnp.concatenate([beside.reshape(*here.shape[:-1], -1), beside.sum(-2)], -1)
+        reward, end, leaves = jnp.moveaxis(self.heads(self.told(here, joint)), -1, 0)
+        return jax.nn.relu(self.spread(acted)), reward[:, 0], end[:, 0], leaves
+
+    def decode(
+        self, hidden: Float[Array, "n ..."], before: Float[Array, "n ..."], leaves: Float[Array, "n A"]
+    ) -> Float[Array, "n ..."]:
         """Logits (or values) of the observation that a state shows; what is seen now is expected to stay."""
         drawn, players = self.decoder(hidden), self.game.seats
         stays = jnp.where(_like(binary(self.game), before), SURE * (2 * before - 1), before)
         if not self.on_board:
             return stays + drawn.reshape(before.shape)
         was = before[..., :players, :, :]
-        gone = (drawn[..., 1] * was).sum((-2, -1)) + SURE * (1 - jnp.clip(was.sum((-2, -1)), 0, 1))
+        gone = leaves + (drawn[..., 1] * was).sum((-2, -1)) + SURE * (1 - jnp.clip(was.sum((-2, -1)), 0, 1))
         standing = _one_place(stays[..., :players, :, :] + drawn[..., 0], gone)
         things = stays[..., players:, :, :] + jnp.moveaxis(drawn[..., 0, :, :, 2:], -1, -3)
         return jnp.concatenate([standing, things], -3)
 
     def __call__(self, observation: Float[Array, "n ..."], action: Int[Array, "n A"]) -> Prediction:
-        hidden, reward, end = self.step(self.encode(observation), observation, action)
-        return Prediction(self.decode(hidden, observation), reward, end, hidden)
+        hidden, reward, end, leaves = self.step(self.encode(observation), observation, action)
+        return Prediction(self.decode(hidden, observation, leaves), reward, end, hidden)
 
 
 def _one_place(cells: Float[Array, "n A H W"], gone: Float[Array, "n A"]) -> Float[Array, "n A H W"]:
@@ -165,7 +173,7 @@ def losses(model: WorldModel, config: Config, steps: Step) -> tuple[Float[Array,
     game = model.game
     before, after = game.scaled(steps.observation), game.scaled(steps.next_observation)
     hidden = model.encode(before)
-    later, reward, end = model.step(hidden, before, steps.action)
+    later, reward, end, leaves = model.step(hidden, before, steps.action)
     weights = _plane_weights(config, game)
 
     def drawn(logits: Float[Array, "n ..."], truth: Float[Array, "n ..."]) -> Float[Array, ""]:
@@ -175,7 +183,7 @@ def losses(model: WorldModel, config: Config, steps: Step) -> tuple[Float[Array,
         return masked_mean((apart * _like(weights, apart)).mean(tuple(range(1, apart.ndim))), steps.present)
 
     terms = {
-        "observation": drawn(model.decode(later, before), after),
+        "observation": drawn(model.decode(later, before, leaves), after),
         "reward": masked_mean(0.5 * (reward - steps.target) ** 2, steps.present),
         "end": masked_mean(optax.sigmoid_binary_cross_entropy(end, steps.end * 1.0), steps.present),
     }
@@ -183,7 +191,7 @@ def losses(model: WorldModel, config: Config, steps: Step) -> tuple[Float[Array,
     factors["end"] = config.end_weight
     if config.kind == "latent":
         follows = jax.lax.stop_gradient(model.encode(after))
-        terms["reconstruction"] = drawn(model.decode(hidden, jnp.full_like(before, 0.5)), before)
+        terms["reconstruction"] = drawn(model.decode(hidden, jnp.full_like(before, 0.5), jnp.zeros_like(leaves)), before)
         terms["consistency"] = masked_mean(((later - follows) ** 2).mean(tuple(range(1, later.ndim))), steps.present)
         terms["contrastive"] = _contrast(later, follows, steps.present)
         factors |= {name: getattr(config, name) for name in ("reconstruction", "consistency", "contrastive")}

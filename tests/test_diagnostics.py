@@ -187,8 +187,21 @@ def test_exact_beliefs_by_hand(hunts):
 
 
 def test_history_is_worth_more_the_longer_it_is(hunts):
-    worth = of_beliefs.value_of_history(hunts, 0, of_beliefs.minds_of(hunts, 0))
+    rows = np.arange(len(hunts))[:, None]
+    worth = of_beliefs.value_of_history(hunts, hunts, rows, np.zeros_like(rows), hunts.rows.present[:, :1])
     assert worth["without"] > worth["episode"] > worth["meeting"] > worth["exact"]
+
+
+def test_who_knows_more_knows_better(hunts):
+    """Ceilings: of whoever knows all, the goal, who it is, or the time alone."""
+    seen, action = hunts.rows.present, np.maximum(hunts.rows.action, 0).astype(int)
+    missed = {}
+    for told in ((True, True), (True, False), (False, True), (False, False)):
+        odds = of_beliefs.ceilings(hunts, hunts, *told)
+        np.testing.assert_allclose(odds[seen].sum(-1), 1, rtol=1e-4)
+        missed[told] = -np.log(np.maximum(np.take_along_axis(odds, action[..., None], -1)[..., 0], 1e-9))[seen].mean()
+    assert missed[True, True] < missed[True, False] < missed[False, False]
+    assert missed[True, True] < missed[False, True] < missed[False, False]
 
 
 def test_beliefs_over_goals_add_up(hunts):

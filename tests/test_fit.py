@@ -76,64 +76,6 @@ def test_a_fit_is_read_again_as_it_was(data, tmp_path):
     assert not np.array_equal(np.asarray(first.head.weight), np.asarray(second.head.weight))
 
 
-# --- samples ---
-
-
-def test_steps_of_partners_are_theirs(data):
-    """Row and seat once came from two different shuffles: every view belonged to somebody else."""
-    played = dataset.load(data)
-    steps = fit.partner_steps(played, 300, np.random.default_rng(0), None, "true", "all")
-    whole = {
-        (tile.tobytes(), int(action), int(goal), int(who))
-        for tile, action, goal, who in zip(
-            played.rows.observation.reshape(-1, *played.game.observation_shape),
-            played.rows.action.reshape(-1),
-            played.rows.goal.reshape(-1),
-            played.rows.who.reshape(-1),
-            strict=True,
-        )
-    }
-    for tile, action, goal, who in zip(
-        np.asarray(steps.view), np.asarray(steps.action), np.asarray(steps.goal), np.asarray(steps.who), strict=True
-    ):
-        assert (tile.tobytes(), int(action), int(goal), int(who)) in whole
-    assert (np.asarray(steps.action) >= 0).all()
-    assert (np.asarray(steps.exact)[np.arange(300), np.asarray(steps.action)] > 0).all()
-    assert (np.asarray(steps.place) == 1).all()
-
-
-def test_only_what_a_player_sees(data):
-    played = dataset.load(data)
-    steps = fit.partner_steps(played, 300, np.random.default_rng(0), 2, "true", "all")
-    assert (np.asarray(steps.ego) == 1).all()
-    own = fit.own_steps(played, 10_000, np.random.default_rng(0), 1)
-    assert len(own.end) == played.rows.present[:, 0].sum()
-
-
-def test_actions_stand_in_the_order_of_the_one_who_acts(data):
-    """Own action first: where it was not, a world model learned players that jump."""
-    played = dataset.load(data)
-    row, seat = np.nonzero(played.rows.present)
-    own = fit.own_steps(played, 10**6, np.random.default_rng(0), None)
-    found = sorted(map(tuple, np.asarray(own.action).tolist()))
-    assert found == sorted(
-        (int(played.rows.action[r, s]), int(played.rows.action[r, 1 - s])) for r, s in zip(row, seat, strict=True)
-    )
-    turned = np.asarray(own.observation)[np.asarray(own.action)[:, 0] == 5]  # who hunts a stag stands on it, on the first plane
-    assert ((turned[:, 0] > 0) & (turned[:, 3] > 0)).any((1, 2)).all()
-
-
-def test_goals_that_were_reached_label_the_whole_episode(data):
-    played = dataset.load(data)
-    reached = fit.reached_in_episode(played)
-    table = played.table()
-    for episode in table[:50]:
-        rows = episode[episode >= 0]
-        assert (reached[rows] == played.rows.goal_reached[rows].max(0)).all()
-    rewarded = fit.partner_steps(played, 10_000, np.random.default_rng(0), None, "reached", "rewarded")
-    assert (np.asarray(rewarded.goal) >= 0).all()
-
-
 # --- what is refused ---
 
 

@@ -32,7 +32,7 @@ def episodes(seed=0, count=5, steps=6):
     seen = jnp.arange(steps)[None] < length[:, None]
     action = jnp.where(seen, jax.random.randint(keys[2], (count, steps), 0, GAME.actions), -1)
     reward, value = (jnp.where(seen, jax.random.normal(key, (count, steps)), 0.0) for key in keys[3:])
-    return goals.Sequences(view, action, reward, value, seen)
+    return goals.Sequences(view, action, reward, value, seen, jnp.arange(count) % 3 - 1)
 
 
 def made(**options):
@@ -126,7 +126,7 @@ def test_which_later_state_is_meant_by_hand():
     seen = jnp.array([[True, True, True, True, False]])
     value = jnp.array([[0.0, 3.0, 1.0, 2.0, 9.0]])
     rows = goals.Sequences(
-        jnp.zeros((1, 5, *GAME.observation_shape), jnp.uint8), jnp.zeros((1, 5), jnp.int32), value, value, seen
+        jnp.zeros((1, 5, *GAME.observation_shape), jnp.uint8), jnp.zeros((1, 5), jnp.int32), value, value, seen, jnp.array([-1])
     )
     for choice, expected in (("optimistic", [1, 3, 3]), ("conservative", [2, 2, 3]), ("last", [2, 3, 3])):
         target, any_later = goals.targets(rows, 2, choice)
@@ -137,7 +137,7 @@ def test_which_later_state_is_meant_by_hand():
 def test_bayes_over_codes_by_hand():
     model, rows = made(), episodes()
     prior = jnp.array([0.4, 0.3, 0.2, 0.1])
-    found = np.asarray(goals.by_bayes(model, rows, prior))
+    found = np.asarray(goals.by_bayes(goals.likelihood(model.each_code(rows), rows), rows.seen, prior))
     odds = np.exp(np.asarray(model.each_code(rows)))
     last = int(rows.seen[4].sum()) - 1
     belief = np.asarray(prior)

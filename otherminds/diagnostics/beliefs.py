@@ -7,11 +7,14 @@ rests on the actions before it.
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from otherminds.config import require
-from otherminds.dataset import Dataset
+from otherminds import beliefs
+from otherminds.config import BadInput, require
+from otherminds.dataset import UNKNOWN, Dataset
 from otherminds.partners import make_partner
 from otherminds.partners.base import Mind
 
@@ -23,6 +26,7 @@ class Minds:
     """Everything a seat's partner may have in mind, for every row of a dataset."""
 
     share: np.ndarray  # [minds]: how likely before anything is seen
+    who: np.ndarray  # [minds]: whose mind it is, an index into `Dataset.partners`
     odds: np.ndarray  # [N, minds, actions]: what would be played
     goal: np.ndarray  # [N, minds]: what would be aimed at; -1 for nothing
 
@@ -32,9 +36,12 @@ def minds_of(data: Dataset, seat: int) -> Minds:
     rows, game = data.rows, data.game
     known = sorted(set(rows.who[:, seat].tolist()))
     scripts = [data.partners[k] for k in known]
-    require(not any(name.startswith("run:") for name in scripts), "exact beliefs need scripts: the dataset has frozen policies")
-    minds: list[tuple[float, Mind]] = [
-        (mind.share / len(scripts), mind) for name in scripts for mind in make_partner(name, game).minds()
+    strange = [name for name in scripts if name.startswith("run:") or name == UNKNOWN]
+    require(not strange, f"exact beliefs need scripts, and the dataset has {', '.join(strange)}")
+    minds: list[tuple[float, int, Mind]] = [
+        (mind.share / len(scripts), k, mind)
+        for k, name in zip(known, scripts, strict=True)
+        for mind in make_partner(name, game).minds()
     ]
     step, episode = clocks(data)
     odds = np.empty((len(data), len(minds), game.actions), np.float32)
@@ -42,10 +49,10 @@ def minds_of(data: Dataset, seat: int) -> Minds:
     for begin in range(0, len(data), AT_ONCE):
         part = slice(begin, begin + AT_ONCE)
         seen = [jnp.asarray(x[part]) for x in (rows.observation[:, seat], rows.legal[:, seat], step, episode)]
-        for k, (_, mind) in enumerate(minds):
+        for k, (_, _, mind) in enumerate(minds):
             odds[part, k] = mind.probabilities(*seen)
             goal[part, k] = mind.goal(*seen[2:])
-    return Minds(np.array([share for share, _ in minds]), odds, goal)
+    return Minds(np.array([share for share, _, _ in minds]), np.array([who for _, who, _ in minds]), odds, goal)
 
 
 def clocks(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -57,11 +64,15 @@ def clocks(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return step.astype(np.int32), (episode - opening).astype(np.int32)
 
 
-def posterior(data: Dataset, seat: int, minds: Minds, lasting: bool) -> np.ndarray:
-    """[N, minds]: the belief before each row's action, from earlier actions of the episode (`lasting`: of the meeting)."""
+def posterior(data: Dataset, seat: int, minds: Minds, lasting: bool, seen: np.ndarray | None = None) -> np.ndarray:
+    """[N, minds]: the belief before each row's action, from earlier actions of the episode (`lasting`: of the meeting).
+
+    `seen` [N] are the rows in which somebody watches; without it, all in which the partner is there.
+    """
     rows = data.rows
+    there = rows.present[:, seat] if seen is None else seen & rows.present[:, seat]
     acted = np.take_along_axis(minds.odds, np.maximum(rows.action[:, seat], 0).astype(int)[:, None, None], -1)[..., 0]
-    evidence = np.where(rows.present[:, seat, None], np.log(np.maximum(acted, 1e-30)), 0.0)
+    evidence = np.where(there[:, None], np.log(np.maximum(acted, 1e-30)), 0.0)
     fresh = rows.meeting if lasting else rows.first
     total = np.cumsum(evidence, 0, dtype=np.float64)
     before = np.vstack([np.zeros((1, total.shape[1])), total[:-1]])
@@ -84,11 +95,117 @@ def expected(minds: Minds, belief: np.ndarray) -> np.ndarray:
     return np.einsum("nm,nma->na", belief, minds.odds)
 
 
-def value_of_history(data: Dataset, seat: int, minds: Minds) -> dict[str, Any]:
-    """Cross-entropy of the partner's actions without history, with that of the episode, of the meeting, and knowing all."""
-    there, action = data.rows.present[:, seat], data.rows.action[:, seat].astype(int)
-    prior = np.broadcast_to(minds.share, (len(data), len(minds.share)))
-    beliefs = {"without": prior, "episode": posterior(data, seat, minds, False), "meeting": posterior(data, seat, minds, True)}
-    odds = {name: expected(minds, belief) for name, belief in beliefs.items()} | {"exact": data.rows.probabilities[:, seat]}
-    steps = np.flatnonzero(there)
-    return {name: float(-np.log(np.maximum(found[steps, action[steps]], 1e-12)).mean()) for name, found in odds.items()}
+def counted(data: Dataset, seat: int, minds: Minds, by_goal: bool) -> np.ndarray:
+    """[longest, goals + 1, minds]: how often each mind is met at each step, where the true goal (last: none) is told or is not.
+
+    What a partner is after, and how long it has been at it, says something of who it is.
+    """
+    rows, step = data.rows, clocks(data)[0]
+    goal, who = rows.goal[:, seat].astype(int), rows.who[:, seat].astype(int)
+    is_it = (minds.who[None] == who[:, None]) & (minds.goal == goal[:, None]) & rows.present[:, seat, None]
+    found = np.zeros((step.max() + 1, len(data.game.goals) + 1, len(minds.share)))
+    np.add.at(found, (step, goal), is_it)
+    return found if by_goal else np.broadcast_to(found.sum(1, keepdims=True), found.shape)
+
+
+def mixture(data: Dataset, seat: int, minds: Minds, counts: np.ndarray) -> np.ndarray:
+    """[N, actions]: the best guess of whoever knows the true goal and the time, or the time alone, as the counts are."""
+    step = np.minimum(clocks(data)[0], len(counts) - 1)
+    met = counts[step, data.rows.goal[:, seat].astype(int)] + 1e-9 * minds.share
+    return expected(minds, met / met.sum(-1, keepdims=True))
+
+
+def ceilings(data: Dataset, counted_on: Dataset, goal: bool, identity: bool) -> np.ndarray:
+    """[N, A, actions]: what could be known at best of each action by whoever is told the goal, or who it is, or neither.
+
+    Zeros where nobody can say: who is no script, and did not leave its probabilities behind.
+    """
+    if goal and identity:
+        return data.rows.probabilities
+    found = np.zeros_like(data.rows.probabilities)
+    for seat in range(data.game.seats):
+        try:
+            here, there = minds_of(data, seat), minds_of(counted_on, seat)
+        except BadInput:
+            continue
+        counts = counted(counted_on, seat, there, goal)
+        if not goal and identity:
+            found[:, seat] = _knowing_who(data, seat, here)
+        elif here.who.tolist() == there.who.tolist():
+            found[:, seat] = mixture(data, seat, here, counts)
+        else:  # others than were met in learning: how often each is met is known of these alone
+            found[:, seat] = mixture(data, seat, here, counted(data, seat, here, goal))
+    return found
+
+
+def _knowing_who(data: Dataset, seat: int, minds: Minds) -> np.ndarray:
+    """[N, actions]: the best guess of whoever knows the script, but not what it is after."""
+    belief = (minds.who[None] == data.rows.who[:, seat, None]) * minds.share[None]
+    return expected(minds, belief / np.maximum(belief.sum(-1, keepdims=True), 1e-12))
+
+
+def value_of_history(
+    data: Dataset, counted_on: Dataset, row: np.ndarray, seat: np.ndarray, seen: np.ndarray
+) -> dict[str, float] | None:
+    """Cross-entropy of the partners' actions at `row`, `seat` where `seen` (all [n, T]) by exact beliefs. None: no scripts.
+
+    `without` knows the time alone, `episode` the actions before it in the episode, `meeting` those since the partners met, and
+    `exact` everything.
+    """
+    total = dict.fromkeys(("without", "episode", "meeting", "exact"), 0.0)
+    try:
+        found = {k: (minds_of(data, k), minds_of(counted_on, k)) for k in range(data.game.seats)}
+    except BadInput:
+        return None
+    for k, (minds, there) in found.items():
+        at = row[seen & (seat == k)]
+        action = data.rows.action[at, k].astype(int)
+        same = minds.who.tolist() == there.who.tolist()
+        counts = counted(counted_on, k, there, False) if same else counted(data, k, minds, False)
+        odds = {
+            "without": mixture(data, k, minds, counts),
+            "episode": expected(minds, posterior(data, k, minds, False)),
+            "meeting": expected(minds, posterior(data, k, minds, True)),
+            "exact": data.rows.probabilities[:, k],
+        }
+        for name, said in odds.items():
+            total[name] -= float(np.log(np.maximum(said[at, action], 1e-12)).sum())
+    return {name: value / seen.sum() for name, value in total.items()}
+
+
+# --- what is believed by whoever has a model ---
+
+
+def believed(
+    data: Dataset,
+    seat: int,
+    likelihood: np.ndarray,
+    reached: np.ndarray | None,
+    seen: np.ndarray,
+    lasting: bool,
+    switching: float = 0.0,
+) -> np.ndarray:
+    """[N, goals]: the belief before each row's action by Bayes' rule, as a player carries it through a dataset.
+
+    `likelihood` [N, goals] is that of what was done, `reached` [N] the goal that a row's step reached, `seen` [N] where somebody
+    watched. A new episode opens with even odds or, if `lasting`, with what earlier ones of the meeting taught. Without `reached`,
+    what an episode taught is what was thought likeliest at its end.
+    """
+    goals = likelihood.shape[-1]
+
+    def step(carry: tuple[Array, beliefs.Counts, Array], row: tuple[Array, ...]) -> tuple[Any, Array]:
+        belief, counts, goal = carry
+        likely, now, seen, first, meeting = row
+        learned = counts.after_episode(belief.argmax() if reached is None else goal)
+        counts = jax.tree.map(lambda new, old: jnp.where(first, new, old), learned, counts)
+        counts = jax.tree.map(lambda new, old: jnp.where(meeting, new, old), beliefs.Counts.empty((), goals), counts)
+        opening = counts.prior() if lasting else beliefs.even((), goals)
+        belief = jnp.where(first, opening, belief)
+        goal = jnp.where(first, -1, goal)
+        after = beliefs.after_action(belief, likely, seen, switching)
+        return (after, counts, jnp.where(now >= 0, now, goal)), belief
+
+    shown = np.full(len(data), -1) if reached is None else reached
+    columns = (likelihood.astype(np.float32), shown.astype(np.int32), seen, data.rows.first, data.rows.meeting)
+    start = (beliefs.even((), goals), beliefs.Counts.empty((), goals), jnp.int32(-1))
+    return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, start, rows)[1])(tuple(jnp.asarray(x) for x in columns)))

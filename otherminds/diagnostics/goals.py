@@ -2,7 +2,50 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
+
+from otherminds import goals
+from otherminds.diagnostics.asking import predicted
+
+AT_ONCE = 128  # episodes that are looked at together
+CODES = ("without", "hindsight", "shuffled", "inferred", "by_bayes", "shuffled_by_bayes")
+"""Kinds of codes, by what is known when they are used."""
+
+
+def scores(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray, exact: dict[str, float] | None) -> dict[str, Any]:
+    """All scores of a model on episodes [n, T] of partners whose true goals [n, T] are known (-1: none is).
+
+    `exact` is what exact beliefs score on the same steps (`beliefs.value_of_history`).
+    """
+    said = {name: np.asarray(part, np.float64) for name, part in predicted(model, foreseen, rows, at_once=AT_ONCE).items()}
+    return measure(said, np.asarray(rows.action), np.asarray(rows.seen), goal, exact)
+
+
+def foreseen(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
+    """For every step: the code of hindsight, and the actions foreseen with each kind of code, as logarithms of odds."""
+    seen = model.eye(model.game.scaled(rows.view))
+    raw, any_later = model.hindsight(rows, seen)
+    code, drawn_from = model.settled(raw, None)
+    thought = model.inferred(rows, seen)
+    others = jnp.roll(code, 1, 0)
+    found = {
+        "code": drawn_from.logits.argmax(-1) if model.codebook is not None else code,
+        "any_later": any_later,
+        "without": model.log_odds(rows, jnp.zeros_like(code)),
+        "hindsight": model.log_odds(rows, jnp.where(any_later[..., None], code, 0.0)),
+        "shuffled": model.log_odds(rows, jnp.where(any_later[..., None], others, 0.0)),
+    }
+    if model.codebook is None:
+        return found | {"inferred": model.log_odds(rows, thought.mean)}
+    each = model.each_code(rows)
+    likely, prior = goals.likelihood(each, rows), jax.nn.softmax(model.prior)
+    bayes = jnp.log(jnp.maximum(goals.by_bayes(likely, rows.seen, prior), 1e-9))
+    mixed = {"inferred": jax.nn.log_softmax(thought.logits), "by_bayes": bayes, "shuffled_by_bayes": jnp.roll(bayes, 1, 0)}
+    found |= {name: jax.nn.logsumexp(each + weight[..., None], 2) for name, weight in mixed.items()}
+    return found | {"code_by_bayes": goals.in_hindsight(likely, prior).argmax(-1), "belief": jnp.exp(bayes)}
 
 
 def measure(
@@ -12,7 +55,7 @@ def measure(
 
     Codes of hindsight are set beside true goals where there are later steps to read and a goal is known.
     """
-    kinds: list[str] = [name for name in ("without", "hindsight", "shuffled", "inferred", "by_bayes") if name in said]
+    kinds = [name for name in CODES if name in said]
     chosen = np.maximum(action, 0)[..., None]
     cross_entropy = {name: float(-np.take_along_axis(said[name], chosen, -1)[..., 0][seen].mean()) for name in kinds}
     known = seen & (goal >= 0) & said["any_later"].astype(bool)
@@ -21,7 +64,9 @@ def measure(
         discrete = said["code"].ndim == 2
         if discrete:
             found["hindsight"] = information(said["code"][known].astype(int), goal[known].astype(int))
-            found["codes_used"] = int((np.bincount(said["code"][known].astype(int)) > 0.01 * known.sum()).sum())
+            found["hindsight_by_bayes"] = information(said["code_by_bayes"][known].astype(int), goal[known].astype(int))
+            found["codes_used"] = int((np.bincount(said["code_by_bayes"][known].astype(int)) > 0.01 * known.sum()).sum())
+            found["belief_by_step"] = by_step(said["belief"], said["code_by_bayes"].astype(int), goal, seen, known)
         else:
             half = np.broadcast_to((np.arange(len(seen)) % 2 == 0)[:, None], seen.shape)[known]
             found["hindsight"] = probed(said["code"][known], goal[known].astype(int), half)
@@ -29,6 +74,17 @@ def measure(
         found["cross_entropy_exact"] = exact
         found["usefulness"] = usefulness(cross_entropy, exact)
     return found
+
+
+def by_step(belief: np.ndarray, code: np.ndarray, goal: np.ndarray, seen: np.ndarray, known: np.ndarray) -> list[float | None]:
+    """By step, the mean belief [n, T, codes] in the true goal; a code stands for goals as often as both are met together."""
+    table = np.full((belief.shape[-1], goal.max() + 1), 1e-3)
+    np.add.at(table, (code[known], goal[known]), 1)
+    meant = table / table.sum(1, keepdims=True)
+    true = np.einsum("ntc,cg->ntg", belief, meant)
+    right = np.take_along_axis(true, np.maximum(goal, 0)[..., None].astype(int), -1)[..., 0]
+    counts = seen & (goal >= 0)
+    return [_number(right[counts[:, t], t].mean()) if counts[:, t].any() else None for t in range(goal.shape[1])]
 
 
 def information(code: np.ndarray, goal: np.ndarray) -> dict[str, float]:
@@ -71,8 +127,13 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 def usefulness(cross_entropy: dict[str, float], exact: dict[str, float]) -> dict[str, Any]:
     """How many nats each kind of code brings, beside what exact beliefs over the true goals bring from the same history.
 
-    `cross_entropy` has `without` and the kinds of codes; `exact` has `without` and `episode` (`beliefs.value_of_history`).
+    `cross_entropy` has `without` and the kinds of codes; `exact` has `episode` (`beliefs.value_of_history`). All are set against
+    the same `without`, that of the model: it reads off the board more of who is who than exact beliefs without history do.
     """
-    best = exact["without"] - exact["episode"]
+    best = cross_entropy["without"] - exact["episode"]
     brings = {name: cross_entropy["without"] - value for name, value in cross_entropy.items() if name != "without"}
     return {"exact": best, **brings, "of_exact": {name: value / best for name, value in brings.items()} if best > 0 else {}}
+
+
+def _number(value: Any) -> float:
+    return float(f"{float(value):.6g}")

@@ -5,9 +5,64 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
+
+from otherminds.config import OpponentModel as Config
+from otherminds.diagnostics.asking import predicted
+from otherminds.games.base import Game
+from otherminds.opponent_model import OpponentModel
+from otherminds.samples import PartnerSteps
 
 LEAST = 1e-12  # of a probability, before its logarithm is taken
+
+
+def scores(model: OpponentModel, config: Config, game: Game, partners: Sequence[str], steps: PartnerSteps) -> dict[str, Any]:
+    """All scores of a model on steps of partners."""
+
+    def log_odds(steps: PartnerSteps, keep_goal: bool = True) -> np.ndarray:
+        return np.asarray(predicted(model, _foreseen, steps, config, game, len(partners), keep_goal), np.float64)
+
+    action, best = np.asarray(steps.action), np.asarray(steps.ceiling, np.float64)
+    players = [f"player_{seat + 1}" for seat in range(game.seats)]
+    groups = {"by_partner": (np.asarray(steps.who), partners), "by_player": (np.asarray(steps.ego), players)}
+    said = log_odds(steps)
+    found = measure(said, action, best, game.action_names, groups)
+    if config.goal:
+        found["goal"] = worth_of_goal(
+            {
+                "told": said,
+                "untold": log_odds(steps, keep_goal=False),
+                "shuffled": log_odds(eqx.tree_at(lambda s: s.goal, steps, jnp.roll(steps.goal, 1))),
+            },
+            action,
+            best,
+            np.asarray(steps.without, np.float64),
+        )
+    return found
+
+
+def _foreseen(
+    model: OpponentModel, steps: PartnerSteps, config: Config, game: Game, partners: int, keep_goal: bool
+) -> Float[Array, "n actions"]:
+    return jax.nn.log_softmax(model(game.scaled(steps.view), steps.told(config, game, partners, keep_goal)))
+
+
+def worth_of_goal(
+    said: dict[str, np.ndarray], action: np.ndarray, exact: np.ndarray, exact_without: np.ndarray
+) -> dict[str, float | None]:
+    """Cross-entropy with the goal told, not told, and that of another step told; and what telling it could bring at best."""
+    steps = np.arange(len(action))
+    found: dict[str, float | None] = {name: _number(-odds[steps, action].mean()) for name, odds in said.items()}
+    known = bool((exact.sum(-1) > 0).all() and (exact_without.sum(-1) > 0).all())
+    best = np.log(np.maximum(exact, LEAST) / np.maximum(exact_without, LEAST))[steps, action].mean() if known else None
+    return found | {
+        "usefulness": _number(said["told"][steps, action].mean() - said["untold"][steps, action].mean()),
+        "usefulness_exact": _number(best),
+    }
 
 
 def measure(
@@ -39,14 +94,15 @@ def headline(log_odds: np.ndarray, action: np.ndarray, exact: np.ndarray) -> dic
     if not count:
         return {"steps": 0}
     steps, ceiling = np.arange(count), np.log(np.maximum(exact, LEAST))
+    known = bool((exact.sum(-1) > 0).all())
     return {
         "steps": count,
         "cross_entropy": _number(-log_odds[steps, action].mean()),
-        "cross_entropy_exact": _number(-ceiling[steps, action].mean()),
+        "cross_entropy_exact": _number(-ceiling[steps, action].mean()) if known else None,
         "top_1": _number(_hits(log_odds, action, 1)),
-        "top_1_exact": _number(exact.max(-1).mean()),
+        "top_1_exact": _number(exact.max(-1).mean()) if known else None,
         "top_3": _number(_hits(log_odds, action, 3)),
-        "top_3_exact": _number(np.sort(exact, -1)[:, -3:].sum(-1).mean()),
+        "top_3_exact": _number(np.sort(exact, -1)[:, -3:].sum(-1).mean()) if known else None,
         "majority": _number(np.bincount(action).max() / count),
     }
 

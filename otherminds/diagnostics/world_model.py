@@ -2,9 +2,101 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
+
+from otherminds.diagnostics.asking import predicted
+from otherminds.games.base import Game
+from otherminds.opponent_model import is_board
+from otherminds.samples import Windows, shows_all
+from otherminds.world_model import Step, WorldModel
+from otherminds.world_model import binary as binary_entries
 
 MOVES = {"up", "down", "left", "right", "stay"}  # with these, nobody leaves the board
+DEPTHS = (1, 3, 5, 10)
+
+
+def scores(
+    model: WorldModel, game: Game, steps: Step, seat: np.ndarray, unturned: np.ndarray, target: np.ndarray | None
+) -> dict[str, Any]:
+    """All scores of a model on steps of their own players.
+
+    `steps.target` is the reward, `target` [N] what the head was to say, if known. `unturned` [N, A] are the joint actions by
+    seat: a model that does better with those has learned from them.
+    """
+    said, binary = foreseen(model, game, steps), np.asarray(binary_entries(game))
+    true = {
+        "observation": np.asarray(game.scaled(steps.next_observation)),
+        "reward": np.asarray(steps.target),
+        "end": np.asarray(steps.end),
+    }
+    before, laws = np.asarray(steps.observation), is_board(game) and shows_all(game)
+    found = measure(before, np.asarray(steps.action), said, true, binary, game.seats, game.action_names, laws)
+    if target is not None:
+        found["target_mse"] = _number(((said["reward"] - target) ** 2).mean())
+    found["by_player"] = {
+        f"player_{k + 1}": {
+            "steps": int((seat == k).sum()),
+            "mse": _number(((said["observation"] - true["observation"])[seat == k] ** 2).mean()),
+            "exact_board": _number(exact(said["observation"], true["observation"], binary)[seat == k].mean()),
+            "reward_mse": _number(((said["reward"] - true["reward"])[seat == k] ** 2).mean()),
+        }
+        for k in range(game.seats)
+        if (seat == k).any()
+    }
+    moved = np.any(unturned != np.asarray(steps.action), 1)
+    if moved.any():
+        other = foreseen(model, game, eqx.tree_at(lambda s: s.action, steps, jnp.asarray(unturned, jnp.int32)))
+        found["turned"] = {
+            name: _number(((x["observation"] - true["observation"])[moved] ** 2).mean())
+            for name, x in (("mse", said), ("mse_unturned", other))
+        }
+    return found
+
+
+def foreseen(model: WorldModel, game: Game, steps: Step) -> dict[str, np.ndarray]:
+    """What a model says of steps, never rounded."""
+    return {name: np.asarray(part) for name, part in predicted(model, _foreseen, steps, game).items()}
+
+
+def _foreseen(model: WorldModel, steps: Step, game: Game) -> dict[str, Array]:
+    said = model(game.scaled(steps.observation), steps.action)
+    return {"observation": said.observation(game), "reward": said.reward, "end": said.end > 0}
+
+
+def open_loop(model: WorldModel, game: Game, windows: Windows) -> list[dict[str, Any]]:
+    """Errors after 1, 3, 5 and 10 steps of a model fed with its own predictions: as they are, and made boards of 0 and 1."""
+    binary = np.asarray(binary_entries(game))
+    said = {
+        name: np.asarray(predicted(model, _imagined, windows, game, rounded))
+        for name, rounded in (("", True), ("_continuous", False))
+    }
+    true, there = np.asarray(game.scaled(windows.following)), np.asarray(windows.there)
+    table = []
+    for depth in DEPTHS:
+        k, kept = depth - 1, there[:, depth - 1]
+        if kept.any():
+            row: dict[str, Any] = {"steps": depth, "windows": int(kept.sum())}
+            for name, x in said.items():
+                row[f"mse{name}"] = _number(((x[kept, k] - true[kept, k]) ** 2).mean())
+                if binary.any():
+                    row[f"exact_board{name}"] = _number(exact(x[kept, k], true[kept, k], binary).mean())
+            table.append(row)
+    return table
+
+
+def _imagined(model: WorldModel, windows: Windows, game: Game, rounded: bool) -> Float[Array, "n T ..."]:
+    binary = binary_entries(game)
+
+    def step(seen: Array, action: Array) -> tuple[Array, Array]:
+        said = model(seen, action).observation(game)
+        sure = jnp.where(binary.reshape(1, *binary.shape), jnp.round(said), said)
+        return (sure if rounded else said), said
+
+    return jnp.swapaxes(jax.lax.scan(step, game.scaled(windows.observation), jnp.swapaxes(windows.action, 0, 1))[1], 0, 1)
 
 
 def measure(

@@ -182,6 +182,10 @@ class Game:
         """
         raise BadInput(f"{self.id or self.family}: an observation does not determine the state, so there is no simulator search")
 
+    def steps_to_goal(self, observation: Num[Array, "..."]) -> Int[Array, "..."]:
+        """How many moves whoever sees this, [*n, features], is away from the nearest thing it can be after, [*n]."""
+        raise BadInput(f"{self.id or self.family}: nobody can say how far a goal is")
+
     def scaled(self, observation: Num[Array, "..."]) -> Float[Array, "..."]:
         """Observations as the numbers a network should see."""
         return observation.astype(jnp.float32) * jnp.broadcast_to(self.observation_scale, observation.shape)

@@ -23,6 +23,7 @@ from otherminds.games.base import (
 )
 from otherminds.games.ego import all_to_ego
 from otherminds.games.grid import STAY, at, cells_of, free_moves, move, planes
+from otherminds.games.paths import steps_to, value_at
 
 CLEAR = 5
 
@@ -162,6 +163,10 @@ class Snowdrift(Game):
             time=flat[-1, 0].astype(jnp.int32),
             has_cleared=jnp.zeros(self.players, bool),
         )
+
+    def steps_to_goal(self, observation: UInt8[Array, "*n planes H W"]) -> Int[Array, "*n"]:
+        own, drift = observation[..., 0, :, :] > 0, observation[..., self.players, :, :] > 0
+        return value_at(own, steps_to(drift, jnp.zeros_like(drift)))
 
     def board(self, state: SnowdriftState) -> Board:
         def thing(name: str, cell: int) -> Thing:

@@ -26,6 +26,7 @@ from otherminds.games.base import (
 )
 from otherminds.games.ego import all_to_ego, to_ego
 from otherminds.games.grid import STAY, at, cells_of, free_moves, move, planes
+from otherminds.games.paths import steps_to, value_at
 
 HUNT_STAG, HUNT_HARE = 5, 6
 
@@ -231,6 +232,10 @@ class StagHunt(Game):
             time=time[0].astype(jnp.int32),
             ends_at=jnp.int32(self.horizon),
         )
+
+    def steps_to_goal(self, observation: UInt8[Array, "*n planes H W"]) -> Int[Array, "*n"]:
+        own, wall, stag, hare = (observation[..., k, :, :] > 0 for k in (0, *range(self.players, self.players + 3)))
+        return value_at(own, steps_to(stag | hare, wall))
 
     def board(self, state: StagHuntState) -> Board:
         def things(name: str, cells: Iterable[int]) -> list[Thing]:

@@ -1,27 +1,11 @@
-"""Shortest paths on boards, for scripts that walk to something."""
+"""Scripts that walk to something."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from otherminds.games.grid import STAY
-from otherminds.games.walls import neighbours
+from otherminds.games.paths import FAR, steps_to, value_at
 from otherminds.partners.base import uniform
-
-FAR = 10_000  # the distance of what cannot be reached
-
-
-def steps_to(target: Bool[Array, "*games H W"], wall: Bool[Array, "*games H W"]) -> Int[Array, "*games H W"]:
-    """From every cell, the number of moves around the walls to the nearest target."""
-
-    def spread(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        steps, edge, distance = carry
-        edge = neighbours(edge) & ~wall & (steps == FAR)
-        return jnp.where(edge, distance, steps), edge, distance + 1
-
-    start = (jnp.where(target, 0, FAR), target, jnp.int32(1))
-    steps, _, _ = jax.lax.while_loop(lambda carry: carry[1].any(), spread, start)
-    return steps
 
 
 def toward(
@@ -33,8 +17,8 @@ def toward(
 ) -> Float[Array, "*games actions"]:
     """Walk a shortest path to the nearest target, ties at random, and `take` it there. With no target in reach, wander."""
     steps = steps_to(target, wall)
-    here = _at(own, steps)
-    ahead = jnp.stack([_at(own, _shifted(steps, *shift)) for shift in ((1, 0), (-1, 0), (0, 1), (0, -1))], -1)
+    here = value_at(own, steps)
+    ahead = jnp.stack([value_at(own, _shifted(steps, *shift)) for shift in ((1, 0), (-1, 0), (0, 1), (0, -1))], -1)
     nearer = legal[..., :4] & (ahead == here[..., None] - 1)
     walking = jnp.concatenate([uniform(nearer), jnp.zeros_like(legal[..., 4:], float)], -1)
     taking = jnp.zeros(legal.shape).at[..., take].set(1.0)
@@ -48,11 +32,6 @@ def wander(legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions
     moves = legal.at[..., 4:].set(False)
     stay = jnp.zeros_like(legal).at[..., STAY].set(True)
     return uniform(jnp.where(moves.any(-1, keepdims=True), moves, stay))
-
-
-def _at(own: Bool[Array, "*games H W"], values: Int[Array, "*games H W"]) -> Int[Array, "*games"]:
-    """The value on the one cell marked in `own`."""
-    return (own * values).sum((-2, -1))
 
 
 def _shifted(steps: Int[Array, "*games H W"], down: int, right: int) -> Int[Array, "*games H W"]:

@@ -6,9 +6,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from otherminds.games.base import Game
 from otherminds.games.grid import planes
+from otherminds.games.paths import FAR, steps_to
 from otherminds.games.snowdrift import CLEAR, Snowdrift
 from otherminds.partners.base import FromRule, Scripted, no_argument, uniform
-from otherminds.partners.paths import FAR, steps_to, toward
+from otherminds.partners.paths import toward
 from otherminds.types import Memory, View
 
 
