@@ -34,12 +34,12 @@ def measure(
 
 
 def headline(log_odds: np.ndarray, action: np.ndarray, exact: np.ndarray) -> dict[str, Any]:
-    """The scores that say most, each beside its ceiling: what the true probabilities themselves would score."""
+    """The scores that say most, each beside its ceiling: what the true probabilities themselves score, where known."""
     count = len(action)
     if not count:
         return {"steps": 0}
     steps, ceiling = np.arange(count), np.log(np.maximum(exact, LEAST))
-    return {
+    found = {
         "steps": count,
         "cross_entropy": _number(-log_odds[steps, action].mean()),
         "cross_entropy_exact": _number(-ceiling[steps, action].mean()),
@@ -49,6 +49,7 @@ def headline(log_odds: np.ndarray, action: np.ndarray, exact: np.ndarray) -> dic
         "top_3_exact": _number(np.sort(exact, -1)[:, -3:].sum(-1).mean()),
         "majority": _number(np.bincount(action).max() / count),
     }
+    return found if exact.any() else {name: score for name, score in found.items() if not name.endswith("_exact")}
 
 
 def _hits(log_odds: np.ndarray, action: np.ndarray, among: int) -> float:
@@ -80,7 +81,7 @@ def by_action(log_odds: np.ndarray, action: np.ndarray, exact: np.ndarray, names
                 "recall": _number(recall),
                 "f1": _number(2 * right / (guessed + played)) if guessed + played else None,
                 "expected_recall": _number(odds[where, k].mean()) if played else None,
-                "expected_recall_exact": _number(exact[where, k].mean()) if played else None,
+                "expected_recall_exact": _number(exact[where, k].mean()) if played and exact.any() else None,
             }
         )
     return rows
