@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from otherminds import config
-from otherminds.config import Audit, BadInput, Bench, Collect, Demo, Evaluate, Fit, List, Resume, Train, Watch, closest
+from otherminds.config import Audit, BadInput, Bench, Collect, Convert, Demo, Evaluate, Fit, List, Resume, Train, Watch, closest
 
 if TYPE_CHECKING:
     from otherminds.render import Episode
@@ -34,6 +34,7 @@ def main() -> None:
         List: list_everything,
         Watch: watch,
         Collect: collect,
+        Convert: convert,
         Fit: fit,
         Train: train,
         Resume: resume,
@@ -268,9 +269,7 @@ def collect(options: Collect) -> None:
     keep_programs()
     from otherminds.dataset import gather, save
 
-    require = config.require
-    require(options.out.suffix == ".npz", f"--out is {options.out}, expected a name that ends in .npz: --out {options.out}.npz")
-    require(not options.out.exists(), f"{options.out} exists already: give another --out, or remove it first")
+    _require_new(options.out)
     data = gather(options)
     save(data, options.out)
     result = {"data": str(options.out), "game": data.game.id, "rows": len(data), "episodes": int(data.rows.first.sum())}
@@ -278,6 +277,37 @@ def collect(options: Collect) -> None:
         _print_json(result)
     else:
         print(f"{result['rows']:,} steps of {result['episodes']:,} episodes of {data.game.id}: {options.out}")
+
+
+def _require_new(out: Path) -> None:
+    config.require(out.suffix == ".npz", f"--out is {out}, expected a name that ends in .npz: --out {out}.npz")
+    config.require(not out.exists(), f"{out} exists already: give another --out, or remove it first")
+
+
+def convert(options: Convert) -> None:
+    keep_programs()
+    from otherminds.convert import convert as run
+    from otherminds.dataset import save
+
+    _require_new(options.out)
+    data, found = run(options)
+    save(data, options.out)
+    result = {"data": str(options.out), "game": data.game.id, "rows": len(data), "episodes": int(data.rows.first.sum()), **found}
+    if options.json:
+        _print_json(result)
+        return
+    print(f"{result['rows']:,} steps of {result['episodes']:,} episodes of {data.game.id}: {options.out}")
+    if found["agreement"] is None:
+        print("  not held against the rules: an observation of this game does not determine its state")
+    else:
+        shares = ", ".join(f"{what} {share:.2%}" for what, share in found["agreement"].items())
+        print(f"  as the rules have it: {shares}")
+    if found["dropped_steps"]:
+        print(f"  {found['dropped_steps']:,} steps dropped: of episodes without an end, or last steps without what they led to")
+    if found["absent_actions"]:
+        print(f"  {found['absent_actions']:,} actions recorded of players who had left: now none")
+    if found["unknown"]:
+        print(f"  unknown: {', '.join(found['unknown'])}")
 
 
 def fit(options: Fit) -> None:

@@ -406,6 +406,56 @@ class Collect:
 
 
 @dataclass(frozen=True)
+class Convert:
+    """Make a dataset of what another library left as NumPy arrays, and hold it against the rules of the game.
+
+    An array that is named here as it is without being given may be missing if it can be done without.
+    """
+
+    source: Annotated[Path, tyro.conf.Positional]
+    """One .npz, or a folder of .npy files."""
+    game: str
+    """Id of the game that was played, with options behind it: snowdrift-4x4?horizon=50."""
+    out: Path
+    """The file to write, NAME.npz."""
+    axes: str = "episode,time,seat"
+    """What the leading axes of the arrays are, in their order. `episode`: one episode each, the rest is padding; `game` instead
+    of it: games that run on after an end; `row` instead of both: all steps in a row."""
+    frame: Literal["ego", "absolute"] = "ego"
+    """Whether every seat sees itself first and the others in turn order behind it, or all see the players in order of seats."""
+    observation: str = "obs"
+    """Array of what was seen. With one step more than there are actions and an axis `episode`, its last one is the final one."""
+    final_observation: str = "new_obs"
+    """Array of what a step led to, or an episode; only the last step of an episode is looked up there."""
+    action: str = "actions"
+    """Array of whole numbers, or one-hot."""
+    reward: str = "rewards"
+    """Array of rewards, of each seat or common to all."""
+    end: str = "dones"
+    """Array that is 1 in the last step of an episode, or of a seat."""
+    masks: str = "masks"
+    """Array that is 0 one step after the last one of an episode; read if there is none of `end`."""
+    truncated: str = "truncateds"
+    """Array that is 1 where an episode was cut off by a limit of time that the seats do not see."""
+    filled: str = "filled"
+    """Array that is 0 in padding; of what it marks, the last one is the final observation."""
+    present: str = "active_masks"
+    """Array that is 0 where a seat has left."""
+    legal: str = "available_actions"
+    """Array of the actions that may be taken."""
+    goal: str = "goals"
+    """Array of what each seat was after, as numbers of the goals of the game; -1 for unknown."""
+    probabilities: str = "action_probs"
+    """Array of the probabilities that the actions were drawn from."""
+    who: str = "partners"
+    """Array of names or numbers of who sat where, by step, by episode, or once for all."""
+    meeting: int = 1
+    """Episodes for which the same partners stayed together."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
 class Resume:
     """Go on with a run that was stopped or killed, as if it had never been."""
 
@@ -422,7 +472,7 @@ class Fit:
     module: Annotated[Literal["opponent_model", "goals", "world_model"], tyro.conf.Positional]
     """Which one."""
     data: Annotated[Path, tyro.conf.Positional]
-    """A file that `otherminds collect` has written."""
+    """A file that `otherminds collect` or `otherminds convert` has written."""
     name: str | None = None
     """A name under runs/, or a path: the folder for the results. None: module and dataset."""
     samples: int = 100_000

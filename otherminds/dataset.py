@@ -28,7 +28,6 @@ from otherminds.seats import lanes_needed, resolve
 
 FORMAT = 1
 CHUNK = 64  # steps of every game between two looks at how many episodes have ended
-UNKNOWN = "unknown"  # the name of whoever played games that came without names
 SCHEMA = "schema"  # the name of the entry that describes the others
 
 

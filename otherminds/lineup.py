@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from otherminds.config import BadInput, require
 
+UNKNOWN = "unknown"  # whoever played games that came without names
 FROZEN = re.compile(r"run:(?P<run>.+?)(#(?P<player>\d+))?(@(?P<step>\d+|final|best))?(:(?P<seed>\d+))?")
 
 

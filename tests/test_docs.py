@@ -3,11 +3,13 @@
 import re
 import subprocess
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
 from otherminds import make
+from otherminds.config import Convert, Evaluate, Fit, Train
 from otherminds.games import GAMES
 from otherminds.partners import PARTNERS
 
@@ -39,6 +41,21 @@ def test_ids_in_the_readme_can_be_made():
     assert len(found) >= 4
     for game_id in found - {"stag_hunt", "snowdrift", "matrix"}:
         make(game_id)
+
+
+def test_our_options_named_beside_those_of_older_stacks_are_there():
+    """On a page full of others' options, one of ours that is gone would not be noticed."""
+    page = (ROOT / "docs" / "from_older_stacks.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count(" | ") >= 2]
+    said = " ".join(" ".join(row[1:]) for row in rows) + " ".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    found = {name.replace("-", "_") for name in re.findall(r"--([a-z_.-]+[a-z])", said)}
+    assert len(found) > 50
+    ours = set()
+    for command in (Train, Fit, Convert, Evaluate):
+        for field in fields(command):
+            nested = field.default_factory() if field.default_factory is not MISSING else None
+            ours |= {field.name} | {f"{field.name}.{part.name}" for part in (fields(nested) if nested else ())}
+    assert found <= ours, found - ours
 
 
 def test_both_readmes_hold_the_same_commands():

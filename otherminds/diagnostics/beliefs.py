@@ -14,7 +14,8 @@ from jaxtyping import Array
 
 from otherminds import beliefs
 from otherminds.config import BadInput, require
-from otherminds.dataset import UNKNOWN, Dataset
+from otherminds.dataset import Dataset
+from otherminds.lineup import UNKNOWN
 from otherminds.partners import make_partner
 from otherminds.partners.base import Mind
 
