@@ -15,11 +15,11 @@ from jaxtyping import Array
 from otherminds import foreign
 from otherminds.config import BadInput, Convert, require
 from otherminds.dataset import Dataset, Rows
-from otherminds.samples import shows_all
 from otherminds.foreign import Source
 from otherminds.games.base import Game
 from otherminds.games.ego import from_ego, to_ego
 from otherminds.rules import AGREES, TRIED, Held, agreement, by_the_rules, cause, there
+from otherminds.samples import shows_all
 
 
 @dataclasses.dataclass(frozen=True)
