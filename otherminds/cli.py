@@ -19,7 +19,22 @@ import tyro
 from rich.console import Console
 
 from otherminds import config
-from otherminds.config import Audit, BadInput, Bench, Collect, Convert, Demo, Evaluate, Fit, List, Resume, Train, Watch, closest
+from otherminds.config import (
+    Audit,
+    BadInput,
+    Bench,
+    Collect,
+    Convert,
+    Demo,
+    Diagnose,
+    Evaluate,
+    Fit,
+    List,
+    Resume,
+    Train,
+    Watch,
+    closest,
+)
 
 if TYPE_CHECKING:
     from otherminds.render import Episode
@@ -39,6 +54,7 @@ def main() -> None:
         Train: train,
         Resume: resume,
         Evaluate: evaluate,
+        Diagnose: diagnose,
         Audit: audit,
         Bench: bench,
     }
@@ -323,6 +339,34 @@ def fit(options: Fit) -> None:
         if "mean" in score:
             width = f"  [{score['low']:.4g}, {score['high']:.4g}]" if "low" in score else ""
             print(f"  {name:<22} {score['mean']:.4g}{width}")
+
+
+def diagnose(options: Diagnose) -> None:
+    keep_programs()
+    from otherminds.diagnose import diagnose as run
+    from otherminds.runs import folder_of
+
+    result = run(options)
+    if options.json:
+        _print_json(result)
+        return
+    console = Console()
+    for module, found in result.items():
+        if module == "findings":
+            continue
+        console.print(f"[bold]{module}[/]", highlight=False)
+        for name, score in found.items():
+            if isinstance(score, dict) and "mean" in score:
+                width = f"  [{score['low']:.4g}, {score['high']:.4g}]" if "low" in score else ""
+                console.print(f"  {name:<22} {score['mean']:.4g}{width}", markup=False, highlight=False)
+    for finding in result["findings"]:
+        figures = ", ".join(f"{name} {value}" for name, value in finding["evidence"].items())
+        console.print(
+            f"BROKEN? {finding['module']}: {finding['what']} ({figures})", style="bold red", markup=False, highlight=False
+        )
+    if not result["findings"]:
+        console.print("nothing seems to be broken", style="green")
+    print("tables and pictures: " + ", ".join(f"{folder_of(target) / 'diagnostics'}" for target in options.targets))
 
 
 def evaluate(options: Evaluate) -> None:

@@ -504,6 +504,26 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Diagnose:
+    """Measure each module of fits alone, or the learning of a run, draw it, and name what seems to be broken."""
+
+    targets: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Fits or runs: names under runs/, or paths. Several fits of different modules make one diagnosis."""
+    data: Path | None = None
+    """Games to measure on, a file that `otherminds collect` has written. None: those that the fit has not learned from."""
+    samples: int = 20_000
+    """Steps to measure on; all there are if they are fewer."""
+    switching: float = 0.0
+    """Of beliefs: chance that a partner changes its goal between two steps."""
+    pictures: Flag = True
+    """Draw what was measured."""
+    seed: int = 0
+    """Which steps."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Play whole episodes with the policies of a run, and say what each seat earns."""
 

@@ -156,7 +156,8 @@ def opponent_model_test(
 ) -> Test:
     """`counted_on` are the games that tell how often each partner is met; `partners` those the model can be told of."""
     config = options.opponent_model
-    best, without = (of_beliefs.ceilings(data, counted_on, goal, config.identity) for goal in (config.goal, False))
+    told = ((config.goal, config.identity), (False, config.identity))
+    best, without = of_beliefs.ceilings(data, counted_on, *told)
     steps = samples.partner_steps(data, options.test_samples, random, best, without, partners, options.player)
     return lambda model: of_partners.scores(model, config, data.game, partners, steps)
 

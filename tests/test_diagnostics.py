@@ -196,10 +196,10 @@ def test_who_knows_more_knows_better(hunts):
     """Ceilings: of whoever knows all, the goal, who it is, or the time alone."""
     seen, action = hunts.rows.present, np.maximum(hunts.rows.action, 0).astype(int)
     missed = {}
-    for told in ((True, True), (True, False), (False, True), (False, False)):
-        odds = of_beliefs.ceilings(hunts, hunts, *told)
+    told = ((True, True), (True, False), (False, True), (False, False))
+    for known, odds in zip(told, of_beliefs.ceilings(hunts, hunts, *told), strict=True):
         np.testing.assert_allclose(odds[seen].sum(-1), 1, rtol=1e-4)
-        missed[told] = -np.log(np.maximum(np.take_along_axis(odds, action[..., None], -1)[..., 0], 1e-9))[seen].mean()
+        missed[known] = -np.log(np.maximum(np.take_along_axis(odds, action[..., None], -1)[..., 0], 1e-9))[seen].mean()
     assert missed[True, True] < missed[True, False] < missed[False, False]
     assert missed[True, True] < missed[False, True] < missed[False, False]
 

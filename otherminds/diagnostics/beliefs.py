@@ -4,7 +4,9 @@ A partner is one of the scripts that were in the pool of its seat; a script may 
 rests on the actions before it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,9 +17,12 @@ from jaxtyping import Array
 from otherminds import beliefs
 from otherminds.config import BadInput, require
 from otherminds.dataset import Dataset
+from otherminds.diagnostics.asking import predicted
+from otherminds.goals import Goals, Sequences, likelihood
 from otherminds.lineup import UNKNOWN
 from otherminds.partners import make_partner
 from otherminds.partners.base import Mind
+from otherminds.samples import seen_by
 
 AT_ONCE = 20_000  # rows whose probabilities are computed together
 
@@ -32,8 +37,8 @@ class Minds:
     goal: np.ndarray  # [N, minds]: what would be aimed at; -1 for nothing
 
 
-def minds_of(data: Dataset, seat: int) -> Minds:
-    """The minds of the partner in a seat; those in the pool are equally likely."""
+def minds_of(data: Dataset, seat: int, odds_too: bool = True) -> Minds:
+    """The minds of the partner in a seat; those in the pool are equally likely. Without their odds it is a matter of moments."""
     rows, game = data.rows, data.game
     known = sorted(set(rows.who[:, seat].tolist()))
     scripts = [data.partners[k] for k in known]
@@ -45,15 +50,21 @@ def minds_of(data: Dataset, seat: int) -> Minds:
         for mind in make_partner(name, game).minds()
     ]
     step, episode = clocks(data)
-    odds = np.empty((len(data), len(minds), game.actions), np.float32)
+    odds = np.empty((len(data), len(minds), game.actions if odds_too else 0), np.float32)
     goal = np.empty((len(data), len(minds)), np.int32)
     for begin in range(0, len(data), AT_ONCE):
         part = slice(begin, begin + AT_ONCE)
         seen = [jnp.asarray(x[part]) for x in (rows.observation[:, seat], rows.legal[:, seat], step, episode)]
         for k, (_, _, mind) in enumerate(minds):
-            odds[part, k] = mind.probabilities(*seen)
+            if odds_too:
+                odds[part, k] = _probabilities(mind.probabilities, *seen)
             goal[part, k] = mind.goal(*seen[2:])
     return Minds(np.array([share for share, _, _ in minds]), np.array([who for _, who, _ in minds]), odds, goal)
+
+
+@partial(jax.jit, static_argnums=0)
+def _probabilities(of: Callable[..., Array], *seen: Array) -> Array:
+    return of(*seen)
 
 
 def clocks(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -116,26 +127,26 @@ def mixture(data: Dataset, seat: int, minds: Minds, counts: np.ndarray) -> np.nd
     return expected(minds, met / met.sum(-1, keepdims=True))
 
 
-def ceilings(data: Dataset, counted_on: Dataset, goal: bool, identity: bool) -> np.ndarray:
-    """[N, A, actions]: what could be known at best of each action by whoever is told the goal, or who it is, or neither.
+def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> list[np.ndarray]:
+    """What could be known at best of each action [N, A, actions] by whoever is `told` the goal, and who it is, or is not.
 
     Zeros where nobody can say: who is no script, and did not leave its probabilities behind.
     """
-    if goal and identity:
-        return data.rows.probabilities
-    found = np.zeros_like(data.rows.probabilities)
+    found = [data.rows.probabilities if all(both) else np.zeros_like(data.rows.probabilities) for both in told]
+    if all(map(all, told)):
+        return found
     for seat in range(data.game.seats):
         try:
-            here, there = minds_of(data, seat), minds_of(counted_on, seat)
+            here, there = minds_of(data, seat), minds_of(counted_on, seat, odds_too=False)
         except BadInput:
             continue
-        counts = counted(counted_on, seat, there, goal)
-        if not goal and identity:
-            found[:, seat] = _knowing_who(data, seat, here)
-        elif here.who.tolist() == there.who.tolist():
-            found[:, seat] = mixture(data, seat, here, counts)
-        else:  # others than were met in learning: how often each is met is known of these alone
-            found[:, seat] = mixture(data, seat, here, counted(data, seat, here, goal))
+        same = here.who.tolist() == there.who.tolist()  # else how often each is met is known of these games alone
+        for (goal, identity), best in zip(told, found, strict=True):
+            if identity and not goal:
+                best[:, seat] = _knowing_who(data, seat, here)
+            elif not identity:
+                counts = counted(counted_on, seat, there, goal) if same else counted(data, seat, here, goal)
+                best[:, seat] = mixture(data, seat, here, counts)
     return found
 
 
@@ -155,7 +166,7 @@ def value_of_history(
     """
     total = dict.fromkeys(("without", "episode", "meeting", "exact"), 0.0)
     try:
-        found = {k: (minds_of(data, k), minds_of(counted_on, k)) for k in range(data.game.seats)}
+        found = {k: (minds_of(data, k), minds_of(counted_on, k, odds_too=False)) for k in range(data.game.seats)}
     except BadInput:
         return None
     for k, (minds, there) in found.items():
@@ -210,3 +221,91 @@ def believed(
     columns = (likelihood.astype(np.float32), shown.astype(np.int32), seen, data.rows.first, data.rows.meeting)
     start = (beliefs.even((), goals), beliefs.Counts.empty((), goals), jnp.int32(-1))
     return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, start, rows)[1])(tuple(jnp.asarray(x) for x in columns)))
+
+
+def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, Any]:
+    """How a model's beliefs fare beside exact ones, when each partner is watched by the player before it, through a dataset.
+
+    `by_step`: belief in the true goal before each step of an episode that opens with even odds, and its mean distance to the
+    exact belief. `by_episode`: the belief when an episode opens, from those before it in the meeting.
+    """
+    game, rows, goals = data.game, data.rows, len(data.game.goals)
+    step, episode = clocks(data)
+    parts: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("step", "episode", "model", "exact", "apart", "prior", "prior_exact")
+    }
+    exact_known = True
+    for seat in range(game.seats):
+        ego = (seat - 1) % game.seats
+        seen = rows.present[:, seat] & rows.present[:, ego]
+        likely = _likelihood(model, data, seat, ego)
+        by_hand = model.to_code is None
+        reached = rows.goal_reached[:, seat] if by_hand else None
+        inside, across = (believed(data, seat, likely, reached, seen, lasting, switching) for lasting in (False, True))
+        counts = seen & (rows.goal[:, seat] >= 0)
+        at, goal = np.flatnonzero(counts), rows.goal[counts, seat].astype(int)
+        meant = np.eye(goals) if by_hand else meaning(inside, rows.goal[:, seat].astype(int), counts & (step > 3), goals)
+        here, opening = ((x @ meant)[at] for x in (inside, across))
+        parts["step"].append(step[at])
+        parts["episode"].append(np.where(rows.first[at], episode[at], -1))
+        parts["model"].append(here[np.arange(len(at)), goal])
+        parts["prior"].append(opening[np.arange(len(at)), goal])
+        try:
+            minds = minds_of(data, seat)
+        except BadInput:
+            exact_known = False
+            continue
+        for name, lasting in (("exact", False), ("prior_exact", True)):
+            best = over_goals(minds, posterior(data, seat, minds, lasting, seen), goals)[at, :-1]
+            best = best / np.maximum(best.sum(-1, keepdims=True), 1e-12)  # of those who are after something
+            parts[name].append(best[np.arange(len(at)), goal])
+            if not lasting:
+                parts["apart"].append(np.abs(here - best).mean(-1))
+    whole = {name: np.concatenate(part) for name, part in parts.items() if part}
+    exact_known = exact_known and "exact" in whole
+    table = [_mean_row(whole, "step", "model", "exact", k, exact_known) for k in range(int(whole["step"].max()) + 1)]
+    opens = [_mean_row(whole, "episode", "prior", "prior_exact", k, exact_known) for k in range(int(whole["episode"].max()) + 1)]
+    found: dict[str, Any] = {"by_step": [row for row in table if row], "by_episode": [row for row in opens if row]}
+    if exact_known:
+        found["largest_difference"] = max(row["difference"] for row in found["by_step"])
+    return found
+
+
+LEAST_ROWS = 50  # below which a mean is not given
+
+
+def _mean_row(whole: dict[str, np.ndarray], clock: str, model: str, exact: str, k: int, exact_known: bool) -> dict[str, Any]:
+    chosen = whole[clock] == k
+    if chosen.sum() < LEAST_ROWS:
+        return {}
+    row = {clock: k + 1, "rows": int(chosen.sum()), "model": _number(whole[model][chosen].mean()), "exact": None}
+    if exact_known:
+        row["exact"] = _number(whole[exact][chosen].mean())
+        if clock == "step":
+            row["difference"] = _number(whole["apart"][chosen].mean())
+    return row
+
+
+def _likelihood(model: Goals, data: Dataset, seat: int, ego: int) -> np.ndarray:
+    """[N, codes]: of what the partner did in each row, for each code, as `ego` sees it."""
+    rows, count = data.rows, len(data)
+    place = np.full(count, (seat - ego) % data.game.seats)
+    view = seen_by(data, np.arange(count), np.full(count, ego), place)
+    action, nothing = jnp.asarray(rows.action[:, seat], jnp.int32)[:, None], jnp.zeros((count, 1))
+    seen = jnp.asarray(rows.present[:, seat])[:, None]
+    moments = Sequences(jnp.asarray(view)[:, None], action, nothing, nothing, seen, jnp.full(count, -1))
+    return np.asarray(predicted(model, _likely, moments))[:, 0]
+
+
+def _likely(model: Goals, rows: Sequences) -> Array:
+    return likelihood(model.each_code(rows), rows)
+
+
+def meaning(belief: np.ndarray, goal: np.ndarray, where: np.ndarray, goals: int) -> np.ndarray:
+    """[codes, goals]: what a code stands for, as often as it is believed in beside each true goal, at rows `where`."""
+    table = belief[where].T @ np.eye(goals)[goal[where]] + 1e-3
+    return table / table.sum(1, keepdims=True)
+
+
+def _number(value: Any) -> float:
+    return float(f"{float(value):.6g}")

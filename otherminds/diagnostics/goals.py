@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
-from otherminds import goals
+from otherminds import beliefs, goals
+from otherminds.config import BadInput
 from otherminds.diagnostics.asking import predicted
 
 AT_ONCE = 128  # episodes that are looked at together
@@ -76,14 +77,80 @@ def measure(
     return found
 
 
-def by_step(belief: np.ndarray, code: np.ndarray, goal: np.ndarray, seen: np.ndarray, known: np.ndarray) -> list[float | None]:
-    """By step, the mean belief [n, T, codes] in the true goal; a code stands for goals as often as both are met together."""
+DISTANCES = (0, 1, 2, 3, 4, 6, 8, 100)
+MOVEMENTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+REST = 2  # steps without inference after one that moved nothing
+
+
+def gate_curve(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray) -> list[dict[str, Any]]:
+    """What inference at fewer steps saves and what it costs: only near a goal, or only while the belief moves."""
+    said = predicted(model, _of_each, rows, at_once=AT_ONCE)
+    each, likely, near = (np.asarray(said[name]) for name in ("each", "likely", "near"))
+    seen, prior = np.asarray(rows.seen), jax.nn.softmax(model.prior)
+    chosen = np.maximum(np.asarray(rows.action), 0)[..., None]
+    hindsight = np.asarray(goals.in_hindsight(jnp.asarray(likely), prior)).argmax(-1)
+    known = seen & (goal >= 0)
+
+    def row(gate: str, at: float, belief: np.ndarray, active: np.ndarray) -> dict[str, Any]:
+        odds = np.take_along_axis((np.exp(each) * belief[..., None]).sum(2), chosen, -1)[..., 0]
+        right = [x for x in by_step(belief, hindsight, goal, seen, known, whole=True) if x is not None] if known.any() else [None]
+        missed = float(-np.log(np.maximum(odds, 1e-12))[seen].mean())
+        return {"gate": gate, "at": at, "saved": 1 - float(active[seen].mean()), "cross_entropy": missed, "belief": right[0]}
+
+    table = []
+    for distance in DISTANCES if near.any() else ():
+        active = seen & (near <= distance)
+        table.append(
+            row("distance", distance, np.asarray(goals.by_bayes(jnp.asarray(likely), jnp.asarray(active), prior)), active)
+        )
+    for least in MOVEMENTS:
+        moving = while_moving(jnp.asarray(likely), rows.seen, prior, least)
+        table.append(row("movement", least, *(np.asarray(part) for part in moving)))
+    return table
+
+
+def _of_each(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
+    each = model.each_code(rows)
+    try:
+        near = model.game.steps_to_goal(rows.view)
+    except BadInput:
+        near = jnp.zeros(rows.seen.shape, jnp.int32)
+    return {"each": each, "likely": goals.likelihood(each, rows), "near": near}
+
+
+def while_moving(
+    likely: Float[Array, "n T codes"], seen: Bool[Array, "n T"], prior: Float[Array, " codes"], least: float
+) -> tuple[Float[Array, "n T codes"], Bool[Array, "n T"]]:
+    """(belief before each step, where it was thought about): after a step that moved nothing, inference rests for a while."""
+
+    def step(carry: tuple[Array, Array], row: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        (belief, rest), (likely, seen) = carry, row
+        active = seen & (rest == 0)
+        after = beliefs.after_action(belief, likely, active)
+        still = active & ~beliefs.gate_by_movement(belief, after, least)
+        return (after, jnp.where(still, REST, jnp.maximum(rest - 1, 0))), (belief, active)
+
+    start = (jnp.broadcast_to(prior, (len(seen), len(prior))), jnp.zeros(len(seen), jnp.int32))
+    found = jax.lax.scan(step, start, (jnp.swapaxes(likely, 0, 1), jnp.swapaxes(seen, 0, 1)))[1]
+    belief, active = (jnp.swapaxes(part, 0, 1) for part in found)
+    return belief, active
+
+
+def by_step(
+    belief: np.ndarray, code: np.ndarray, goal: np.ndarray, seen: np.ndarray, known: np.ndarray, whole: bool = False
+) -> list[float | None]:
+    """By step, or of the `whole`, the mean belief [n, T, codes] in the true goal.
+
+    A code stands for a goal as often as it is read in hindsight where that is the true one.
+    """
     table = np.full((belief.shape[-1], goal.max() + 1), 1e-3)
     np.add.at(table, (code[known], goal[known]), 1)
     meant = table / table.sum(1, keepdims=True)
     true = np.einsum("ntc,cg->ntg", belief, meant)
     right = np.take_along_axis(true, np.maximum(goal, 0)[..., None].astype(int), -1)[..., 0]
     counts = seen & (goal >= 0)
+    if whole:
+        return [_number(right[counts].mean())]
     return [_number(right[counts[:, t], t].mean()) if counts[:, t].any() else None for t in range(goal.shape[1])]
 
 

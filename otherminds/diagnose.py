@@ -1,0 +1,202 @@
+"""Every module measured alone, on games it has not learned from: numbers, tables, pictures, and what seems to be broken."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from otherminds import dataset, fit, goals, runs, samples, world_model
+from otherminds.config import Diagnose, require
+from otherminds.dataset import Dataset
+from otherminds.diagnostics import beliefs as of_beliefs
+from otherminds.diagnostics import findings, pictures
+from otherminds.diagnostics import goals as of_goals
+from otherminds.diagnostics import opponent_model as of_partners
+from otherminds.diagnostics import world_model as of_worlds
+from otherminds.diagnostics.asking import predicted
+from otherminds.fit import Fitted
+from otherminds.opponent_model import is_board
+from otherminds.progress import track
+
+BELIEF_ROWS = 40_000  # of a dataset, through which beliefs are carried
+DEEPEST = max(of_worlds.DEPTHS)
+END = 0.05  # share of a run's updates that its end is
+FINDINGS: dict[str, Callable[[dict[str, Any]], list[findings.Finding]]] = {
+    "opponent_model": findings.of_opponent_model,
+    "goals": findings.of_goals,
+    "world_model": findings.of_world_model,
+}
+
+
+def diagnose(options: Diagnose) -> dict[str, Any]:
+    """Measures by module, and `findings`. What was measured is left in the folder of each target, under diagnostics/."""
+    require(len(options.targets) > 0, "diagnose what? A fit or a run: otherminds diagnose NAME")
+    require(options.samples > 0, f"--samples is {options.samples}, expected at least 1")
+    require(0 <= options.switching < 1, f"--switching is {options.switching}, expected a chance from 0 to 1")
+    result: dict[str, Any] = {}
+    found: list[findings.Finding] = []
+    for target in options.targets:
+        folder = runs.find(target)
+        is_fit = "fit" in runs.read_json(folder / "config.json")
+        module = fit.load(target).options.module if is_fit else "policy"
+        require(module not in result, f"'{target}' is another {module.replace('_', ' ')}: diagnose one at a time")
+        measured, broken = _of_fit(folder, fit.load(target), options) if is_fit else _of_run(folder, options)
+        result[module] = measured
+        found += broken
+        _write(folder / "diagnostics", measured, broken)
+    return result | {"findings": [dataclasses.asdict(finding) for finding in found]}
+
+
+def _write(place: Path, measured: dict[str, Any], broken: list[findings.Finding]) -> None:
+    place.mkdir(exist_ok=True)
+    runs.write_json(place / "diagnosis.json", measured | {"findings": [dataclasses.asdict(finding) for finding in broken]})
+
+
+# --- fits ---
+
+
+def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, Any], list[findings.Finding]]:
+    """Measures of every seed, as means with intervals; of the first also as pictures."""
+    given = dataset.load(options.data, fitted.game.id) if options.data else dataset.load(fitted.options.data, fitted.game.id)
+    asked = dataclasses.replace(fitted.options, test_samples=options.samples)
+    scores, module = [], fitted.options.module
+    for k, model in enumerate(track(fitted.modules, f"diagnose {module}")):
+        training, held_out = given.split(asked.held_out, asked.seed + k) if options.data is None else (given, given)
+        random = np.random.default_rng(options.seed)
+        measured = fit.TESTS[module](asked, held_out, training, fitted.partners, random)(model)
+        measured |= MORE[module](model, held_out, random, asked, options)
+        if k == 0:
+            broken = FINDINGS[module](measured)
+            (folder / "diagnostics").mkdir(exist_ok=True)
+            if options.pictures:
+                DRAW[module](model, held_out, measured, random, asked, folder / "diagnostics")
+                rows = [row for row in runs.rows(folder / "metrics.jsonl") if row["metrics"]]
+                pictures.losses(rows, folder / "diagnostics" / "losses.png")
+        scores.append(measured)
+    where = {"data": str(options.data or fitted.options.data), "held_out": options.data is None, "seeds": len(scores)}
+    return where | fit.over_seeds(scores) | {"first": scores[0]}, broken
+
+
+def _more_of_partners(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
+    return {}
+
+
+def _more_of_worlds(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
+    windows = samples.windows(data, min(asked.test_samples, 20_000), DEEPEST, random)
+    table = of_worlds.open_loop(model, data.game, windows)
+    return {"open_loop": {str(row["steps"]): row for row in table}}
+
+
+def _more_of_goals(
+    model: goals.Goals, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose
+) -> dict[str, Any]:
+    if model.codebook is None or not data.game.goals:
+        return {}
+    meeting = np.cumsum(data.rows.meeting)
+    few = data.part(meeting <= meeting[min(BELIEF_ROWS, len(data)) - 1])
+    config = asked.goals
+    rows, where = samples.sequences(data, asked.test_samples, config.steps, random, config.discount, asked.player, asked.labels)
+    goal = data.rows.goal[where["row"], where["seat"]].astype(int)
+    return {
+        "beliefs": of_beliefs.carried(model, few, options.switching),
+        "gate": of_goals.gate_curve(model, rows, goal),
+    }
+
+
+MORE: dict[str, Callable[..., dict[str, Any]]] = {
+    "opponent_model": _more_of_partners,
+    "goals": _more_of_goals,
+    "world_model": _more_of_worlds,
+}
+
+
+# --- pictures ---
+
+
+def _draw_partners(model: Any, data: Dataset, found: dict[str, Any], random: Any, asked: Any, place: Path) -> None:
+    (place / "actions.csv").write_text(of_partners.as_csv(found["by_action"]), encoding="utf-8")
+    pictures.actions(found, place / "actions.png")
+
+
+def _draw_worlds(
+    model: world_model.WorldModel, data: Dataset, found: dict[str, Any], random: np.random.Generator, asked: Any, place: Path
+) -> None:
+    """The step that is foreseen worst, and one at which somebody is rewarded; and errors by depth."""
+    pictures.depth(list(found["open_loop"].values()), place / "depth.png")
+    if not is_board(data.game):
+        return
+    steps, _, _ = samples.own_steps(data, 2000, random, data.rows.reward)
+    said = of_worlds.foreseen(model, data.game, steps)["observation"]
+    true, before = (np.asarray(data.game.scaled(x)) for x in (steps.next_observation, steps.observation))
+    off = ((said - true) ** 2).reshape(len(said), -1).mean(1)
+    labels = pictures.plane_names(data.game.seats, before.shape[1])
+    chosen = {"worst": int(off.argmax()), "rewarded": int(np.asarray(steps.target).argmax())}
+    for name, k in chosen.items():
+        pictures.boards(before[k], true[k], said[k], labels, place / f"planes_{name}.png")
+
+
+def _draw_goals(
+    model: goals.Goals, data: Dataset, found: dict[str, Any], random: np.random.Generator, asked: Any, place: Path
+) -> None:
+    config = asked.goals
+    rows, where = samples.sequences(data, 3000, config.steps, random, config.discount, asked.player, asked.labels)
+    goal = data.rows.goal[where["row"], where["seat"]].astype(int)
+    said = predicted(model, _codes, rows, at_once=of_goals.AT_ONCE)
+    known = np.asarray(said["any_later"]) & (goal >= 0) & where["seen"]
+    if known.any():
+        pictures.goal_map(np.asarray(said["raw"])[known], goal[known], data.game.goals, place / "map.png")
+    if "beliefs" in found:
+        pictures.belief(found["beliefs"], place / "belief.png")
+        pictures.gate(found["gate"], place / "gate.png")
+    if model.codebook is not None and is_board(data.game) and known.any():
+        code = np.asarray(said["code"])
+        used = [k for k in range(len(model.codebook)) if (code[known] == k).mean() > 0.01]
+        meant = [np.bincount(goal[known & (code == k)], minlength=len(data.game.goals)) for k in used]
+        words = [f"{count.max() / count.sum():.0%} {data.game.goals[int(count.argmax())]}" for count in meant]
+        odds = np.exp(np.asarray(model.each_code(_first_moment(rows)))[0, 0])[used]
+        shares = [float((code[known] == k).mean()) for k in used]
+        pictures.codes(
+            np.asarray(rows.view[0, 0]), data.game.seats, odds, shares, words, data.game.action_names, place / "codes.png"
+        )
+
+
+def _codes(model: goals.Goals, rows: goals.Sequences) -> dict[str, Any]:
+    raw, any_later = model.hindsight(rows, model.eye(model.game.scaled(rows.view)))
+    code, drawn_from = model.settled(raw, None)
+    found = {"raw": code if model.codebook is None else raw, "any_later": any_later}
+    return found | ({} if model.codebook is None else {"code": drawn_from.logits.argmax(-1)})
+
+
+def _first_moment(rows: goals.Sequences) -> goals.Sequences:
+    """The first step of the first episode."""
+    fields = {name: getattr(rows, name)[:1, :1] for name in ("view", "action", "reward", "value", "seen")}
+    return goals.Sequences(**fields, label=rows.label[:1])
+
+
+DRAW: dict[str, Callable[..., None]] = {"opponent_model": _draw_partners, "goals": _draw_goals, "world_model": _draw_worlds}
+
+
+# --- runs ---
+
+
+def _of_run(folder: Path, options: Diagnose) -> tuple[dict[str, Any], list[findings.Finding]]:
+    """What a run logged of its learning: the mean of every metric of each seat over its end, and how it went."""
+    rows = [row for row in runs.rows(folder / "metrics.jsonl") if "data_seat" in row["metrics"]]
+    require(len(rows) > 0, f"{folder} has logged nothing of learning yet")
+    last = max(row["update"] for row in rows)
+    ending = [row for row in rows if row["update"] > (1 - END) * last]
+    names = sorted({name for row in ending for name in row["metrics"]})
+    by_seat = {}
+    for seat in sorted({row["seat"] for row in ending}):
+        own = [row["metrics"] for row in ending if row["seat"] == seat]
+        means = {name: [metrics[name] for metrics in own if metrics.get(name) is not None] for name in names}
+        by_seat[f"player_{seat + 1}"] = {name: float(jnp.mean(jnp.array(x))) for name, x in means.items() if x}
+    measured = {"updates": last, "by_seat": by_seat}
+    if options.pictures:
+        drawn = [name for name in ("reward", "value_loss", "policy_loss", "entropy", "kl", "explained_variance") if name in names]
+        (folder / "diagnostics").mkdir(exist_ok=True)
+        pictures.by_seat(rows, drawn, folder / "diagnostics" / "policy.png")
+    return measured, findings.of_policy(measured)

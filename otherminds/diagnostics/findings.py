@@ -1,0 +1,122 @@
+"""What seems to be broken, and in which module: thresholds on measures, each with the figures it rests on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+STAYS = 0.1  # by how much more often "stay" may be foreseen than it is played
+UNEQUAL = 0.1  # nats by which the players may differ in how well they foresee partners
+ABOVE = 0.15  # nats above the ceiling
+LITTLE = 0.2  # share of what a goal could bring
+SHARE_OF_LAWS = 1e-3  # foreseen boards that may break a law
+BLURRED = 30.0  # decibels
+VALUE_LOSSES = 5.0  # by what factor the value losses of seats may differ
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that should not be."""
+
+    module: str
+    what: str
+    evidence: dict[str, Any]
+
+
+def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
+    """`found` is of `opponent_model.scores`."""
+    findings = []
+    stay = next((row for row in found["by_action"] if row["action"] == "stay"), None)
+    if stay and stay["predicted_share"] > stay["share"] + STAYS:
+        findings.append(
+            Finding(
+                "opponent_model",
+                "foresees `stay` far more often than it is played: players who have left were probably taught as staying",
+                {"predicted_share": stay["predicted_share"], "share": stay["share"]},
+            )
+        )
+    if found["top_1"] <= found["majority"]:
+        findings.append(_finding("opponent_model", "foresees no better than the commonest action", found, "top_1", "majority"))
+    by_player = {name: part["cross_entropy"] for name, part in found["by_player"].items() if part["steps"] >= 500}
+    if by_player and max(by_player.values()) - min(by_player.values()) > UNEQUAL:
+        findings.append(Finding("opponent_model", "is not the same from every seat", {"cross_entropy": by_player}))
+    best = found["cross_entropy_exact"]
+    if best is not None and found["cross_entropy"] > best + ABOVE and not findings:
+        findings.append(
+            _finding("opponent_model", "is far above its ceiling", found, "cross_entropy", "cross_entropy_exact", "top_1")
+        )
+    goal = found.get("goal")
+    if goal and goal["usefulness_exact"] and goal["usefulness_exact"] > 0.02:
+        brings = goal["shuffled"] - goal["told"]  # a model that was taught true goals is misled by those of others
+        if brings < LITTLE * goal["usefulness_exact"]:
+            findings.append(
+                _finding(
+                    "goals",
+                    "the goal that is told makes no difference: goals were probably not those of the partners they were told of",
+                    goal,
+                    *goal,
+                )
+            )
+    return findings
+
+
+def of_world_model(found: dict[str, Any]) -> list[Finding]:
+    """`found` is of `world_model.scores`."""
+    findings = []
+    turned = found.get("turned")
+    if turned and turned["mse_unturned"] < turned["mse"]:
+        findings.append(
+            _finding(
+                "world_model",
+                "does better with joint actions by seat than in ego order: it was trained on actions that were not turned",
+                turned,
+                "mse",
+                "mse_unturned",
+            )
+        )
+    laws = {name: count for name, count in found.get("broken_laws", {}).items() if count > SHARE_OF_LAWS * found["steps"]}
+    if laws:
+        findings.append(Finding("world_model", "foresees what the rules forbid", laws | {"steps": found["steps"]}))
+    if found["psnr"] is not None and found["psnr"] < BLURRED:
+        findings.append(_finding("world_model", "foresees blurred boards", found, "psnr", "exact_board"))
+    if found["reward_recall"] is not None and found["reward_recall"] < 0.9:
+        findings.append(_finding("world_model", "misses rewards", found, "reward_recall", "reward_mse"))
+    if found["end_recall"] is not None and found["end_recall"] < 0.9:
+        findings.append(_finding("world_model", "misses ends", found, "end_recall", "end_accuracy"))
+    return findings
+
+
+def of_goals(found: dict[str, Any]) -> list[Finding]:
+    """`found` is of `goals.scores`."""
+    findings, missed = [], found["cross_entropy"]
+    best = found["usefulness"]["exact"] if "usefulness" in found else missed["without"] - missed["hindsight"]
+    codes = found.get("codes_used")
+    if codes == 1:
+        findings.append(Finding("goals", "one code stands for everything", {"codes_used": codes}))
+    if missed["shuffled"] - missed["hindsight"] < LITTLE * max(best, 0.02):
+        findings.append(
+            _finding(
+                "goals", "codes tell nothing of what is done: those of others serve as well", missed, "hindsight", "shuffled"
+            )
+        )
+    information = found.get("hindsight")
+    if information and information["of_entropy"] < LITTLE:
+        findings.append(Finding("goals", "codes tell next to nothing of the true goals", information))
+    inferred = min(missed[name] for name in ("inferred", "by_bayes") if name in missed)
+    if not findings and missed["without"] - inferred < LITTLE * best:
+        findings.append(
+            _finding("beliefs", "codes are good in hindsight, and are not inferred from what came before", missed, *missed)
+        )
+    return findings
+
+
+def of_policy(found: dict[str, Any]) -> list[Finding]:
+    """`found` has the metrics of each seat at the end of a run."""
+    losses = {seat: part["value_loss"] for seat, part in found["by_seat"].items() if part.get("value_loss") is not None}
+    if len(losses) > 1 and max(losses.values()) > VALUE_LOSSES * max(min(losses.values()), 1e-12):
+        return [
+            Finding("policy", "value losses differ between seats: does each learn from its own data?", {"value_loss": losses})
+        ]
+    return []
+
+
+def _finding(module: str, what: str, found: dict[str, Any], *names: str) -> Finding:
+    return Finding(module, what, {name: found[name] for name in names})
