@@ -181,7 +181,7 @@ def goals_test(options: Fit, data: Dataset, counted_on: Dataset, partners: tuple
     chosen = (config.steps, random, config.discount, options.player, options.labels)
     test, where = samples.sequences(data, options.test_samples, *chosen)
     goal = data.rows.goal[where["row"], where["seat"]].astype(int)
-    exact = of_beliefs.value_of_history(data, counted_on, where["row"], where["seat"], where["seen"])
+    exact = of_beliefs.history(data, counted_on, where["row"], where["seat"], where["seen"])
     return lambda model: of_goals.scores(model, test, goal, exact)
 
 

@@ -58,6 +58,7 @@ class WorldModel(eqx.Module):
     spread: Convolution | Dense
     decoder: Dense
     told: Conditioned
+    settle: Dense  # what comes of it: a hunt takes the right action, the prey and enough hunters
     heads: Dense  # reward, end and, on a board, whether the player leaves it
     game: Game = eqx.field(static=True)
     on_board: bool = eqx.field(static=True)
@@ -82,6 +83,7 @@ class WorldModel(eqx.Module):
             spread=spread,
             decoder=Dense.make(random, size, outputs, 0.1),
             told=Conditioned.make(random, size, joint + (game.actions if on_board else 0), size, "concat"),
+            settle=Dense.make(random, size, size),
             heads=Dense.make(random, size, 3 if on_board else 2, 0.1),
             game=game,
             on_board=on_board,
@@ -114,7 +116,7 @@ class WorldModel(eqx.Module):
         if not self.on_board:
             joint = told.reshape(*told.shape[:-2], -1)
             acted = self.act(hidden, joint)
-            reward, end = jnp.moveaxis(self.heads(self.told(acted, joint)), -1, 0)
+            reward, end = self._settled(acted, joint)
             return jax.nn.relu(self.spread(acted)), reward, end, jnp.zeros(action.shape)
         players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
         placed = players[..., None] * told[..., None, None, :, :]
@@ -123,8 +125,11 @@ class WorldModel(eqx.Module):
         beside = jnp.einsum("nhwja,nhwk->nkja", placed, players)  # who does what on the cell of each
         beside = jnp.stack([to_ego(beside[:, k], k, -2) for k in range(self.game.seats)], 1)
         joint = jnp.concatenate([beside.reshape(*here.shape[:-1], -1), beside.sum(-2)], -1)
-        reward, end, leaves = jnp.moveaxis(self.heads(self.told(here, joint)), -1, 0)
+        reward, end, leaves = self._settled(here, joint)
         return jax.nn.relu(self.spread(acted)), reward[:, 0], end[:, 0], leaves
+
+    def _settled(self, features: Float[Array, "*n size"], joint: Float[Array, "*n joint"]) -> Float[Array, "heads *n"]:
+        return jnp.moveaxis(self.heads(jax.nn.relu(self.settle(self.told(features, joint)))), -1, 0)
 
     def decode(
         self, hidden: Float[Array, "n ..."], before: Float[Array, "n ..."], leaves: Float[Array, "n A"]

@@ -188,7 +188,7 @@ def test_exact_beliefs_by_hand(hunts):
 
 def test_history_is_worth_more_the_longer_it_is(hunts):
     rows = np.arange(len(hunts))[:, None]
-    worth = of_beliefs.value_of_history(hunts, hunts, rows, np.zeros_like(rows), hunts.rows.present[:, :1])
+    worth = of_beliefs.history(hunts, hunts, rows, np.zeros_like(rows), hunts.rows.present[:, :1]).cross_entropy
     assert worth["without"] > worth["episode"] > worth["meeting"] > worth["exact"]
 
 

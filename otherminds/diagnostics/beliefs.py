@@ -156,15 +156,20 @@ def _knowing_who(data: Dataset, seat: int, minds: Minds) -> np.ndarray:
     return expected(minds, belief / np.maximum(belief.sum(-1, keepdims=True), 1e-12))
 
 
-def value_of_history(
-    data: Dataset, counted_on: Dataset, row: np.ndarray, seat: np.ndarray, seen: np.ndarray
-) -> dict[str, float] | None:
-    """Cross-entropy of the partners' actions at `row`, `seat` where `seen` (all [n, T]) by exact beliefs. None: no scripts.
+@dataclass(frozen=True)
+class History:
+    """What exact beliefs make of the steps [n, T] of partners."""
 
-    `without` knows the time alone, `episode` the actions before it in the episode, `meeting` those since the partners met, and
-    `exact` everything.
-    """
+    cross_entropy: dict[str, float]
+    """Of their actions: `without` knows the time alone, `episode` the actions before it in the episode, `meeting` those since the
+    partners met, and `exact` everything."""
+    hindsight: np.ndarray  # [n, T]: the goal that is likeliest by later actions alone; the number of goals stands for none
+
+
+def history(data: Dataset, counted_on: Dataset, row: np.ndarray, seat: np.ndarray, seen: np.ndarray) -> History | None:
+    """Exact beliefs at `row`, `seat` (both [n, T]) of partners who are watched where `seen`. None: they are no scripts."""
     total = dict.fromkeys(("without", "episode", "meeting", "exact"), 0.0)
+    hindsight = np.zeros(row.shape, int)
     try:
         found = {k: (minds_of(data, k), minds_of(counted_on, k, odds_too=False)) for k in range(data.game.seats)}
     except BadInput:
@@ -182,7 +187,20 @@ def value_of_history(
         }
         for name, said in odds.items():
             total[name] -= float(np.log(np.maximum(said[at, action], 1e-12)).sum())
-    return {name: value / seen.sum() for name, value in total.items()}
+        own = seat[:, 0] == k
+        hindsight[own] = _by_later_actions(data, k, minds, row[own], seen[own])
+    goals = len(data.game.goals)
+    return History({name: value / seen.sum() for name, value in total.items()}, np.where(hindsight < 0, goals, hindsight))
+
+
+def _by_later_actions(data: Dataset, seat: int, minds: Minds, row: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """[n, T]: the goal of the mind that is likeliest by the actions after each step; -1 for none."""
+    action = np.maximum(data.rows.action[row, seat], 0).astype(int)
+    acted = np.take_along_axis(minds.odds[row], action[..., None, None], -1)[..., 0]
+    evidence = np.where(seen[..., None], np.log(np.maximum(acted, 1e-30)), 0.0)
+    after = np.flip(np.cumsum(np.flip(evidence, 1), 1), 1) - evidence
+    likeliest = (np.log(minds.share) + after).argmax(-1)
+    return np.take_along_axis(minds.goal[row], likeliest[..., None], -1)[..., 0]
 
 
 # --- what is believed by whoever has a model ---

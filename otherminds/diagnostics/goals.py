@@ -10,16 +10,17 @@ from jaxtyping import Array, Bool, Float
 from otherminds import beliefs, goals
 from otherminds.config import BadInput
 from otherminds.diagnostics.asking import predicted
+from otherminds.diagnostics.beliefs import History
 
 AT_ONCE = 128  # episodes that are looked at together
 CODES = ("without", "hindsight", "shuffled", "inferred", "by_bayes", "shuffled_by_bayes")
 """Kinds of codes, by what is known when they are used."""
 
 
-def scores(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray, exact: dict[str, float] | None) -> dict[str, Any]:
+def scores(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray, exact: History | None) -> dict[str, Any]:
     """All scores of a model on episodes [n, T] of partners whose true goals [n, T] are known (-1: none is).
 
-    `exact` is what exact beliefs score on the same steps (`beliefs.value_of_history`).
+    `exact` is what exact beliefs make of the same steps.
     """
     said = {name: np.asarray(part, np.float64) for name, part in predicted(model, foreseen, rows, at_once=AT_ONCE).items()}
     return measure(said, np.asarray(rows.action), np.asarray(rows.seen), goal, exact)
@@ -50,7 +51,7 @@ def foreseen(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
 
 
 def measure(
-    said: dict[str, np.ndarray], action: np.ndarray, seen: np.ndarray, goal: np.ndarray, exact: dict[str, float] | None
+    said: dict[str, np.ndarray], action: np.ndarray, seen: np.ndarray, goal: np.ndarray, exact: History | None
 ) -> dict[str, Any]:
     """Scores of codes in episodes [n, T]. `said` has `code`, `any_later` and, by kind of code, what is foreseen [n, T, actions].
 
@@ -72,8 +73,10 @@ def measure(
             half = np.broadcast_to((np.arange(len(seen)) % 2 == 0)[:, None], seen.shape)[known]
             found["hindsight"] = probed(said["code"][known], goal[known].astype(int), half)
     if exact is not None:
-        found["cross_entropy_exact"] = exact
-        found["usefulness"] = usefulness(cross_entropy, exact)
+        found["cross_entropy_exact"] = exact.cross_entropy
+        found["usefulness"] = usefulness(cross_entropy, exact.cross_entropy)
+        if known.any():
+            found["hindsight_exact"] = information(exact.hindsight[known], goal[known].astype(int))
     return found
 
 
@@ -194,8 +197,8 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 def usefulness(cross_entropy: dict[str, float], exact: dict[str, float]) -> dict[str, Any]:
     """How many nats each kind of code brings, beside what exact beliefs over the true goals bring from the same history.
 
-    `cross_entropy` has `without` and the kinds of codes; `exact` has `episode` (`beliefs.value_of_history`). All are set against
-    the same `without`, that of the model: it reads off the board more of who is who than exact beliefs without history do.
+    `cross_entropy` has `without` and the kinds of codes; `exact` has `episode` (`beliefs.History`). All are set against the
+    same `without`, that of the model: it reads off the board more of who is who than exact beliefs without history do.
     """
     best = cross_entropy["without"] - exact["episode"]
     brings = {name: cross_entropy["without"] - value for name, value in cross_entropy.items() if name != "without"}
