@@ -307,7 +307,7 @@ def over_seeds(scores: list[dict[str, Any]]) -> dict[str, Any]:
     first = scores[0]
     found: dict[str, Any] = {}
     for name, value in first.items():
-        values = [score[name] for score in scores]
+        values = [score[name] for score in scores if name in score]
         if isinstance(value, dict):
             found[name] = over_seeds(values)
         elif all(isinstance(value, int | float) for value in values):
