@@ -69,7 +69,7 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
         measured = fit.TESTS[module](asked, held_out, training, fitted.partners, random)(model)
         measured |= MORE[module](model, held_out, random, asked, options)
         if k == 0:
-            broken = FINDINGS[module](measured)
+            broken = findings.of_samples(module, fitted.taught) + FINDINGS[module](measured)
             (folder / "diagnostics").mkdir(exist_ok=True)
             if options.pictures:
                 DRAW[module](model, held_out, measured, random, asked, folder / "diagnostics")
@@ -77,6 +77,7 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
                 pictures.losses(rows, folder / "diagnostics" / "losses.png")
         scores.append(measured)
     where = {"data": str(options.data or fitted.options.data), "held_out": options.data is None, "seeds": len(scores)}
+    where["taught"] = fitted.taught
     return where | fit.over_seeds(scores) | {"first": scores[0]}, broken
 
 
@@ -132,7 +133,7 @@ def _draw_worlds(
     said = of_worlds.foreseen(model, data.game, steps)["observation"]
     true, before = (np.asarray(data.game.scaled(x)) for x in (steps.next_observation, steps.observation))
     off = ((said - true) ** 2).reshape(len(said), -1).mean(1)
-    labels = pictures.plane_names(data.game.seats, before.shape[1])
+    labels = pictures.plane_names(data.game.seats, data.game.things)
     chosen = {"worst": int(off.argmax()), "rewarded": int(np.asarray(steps.target).argmax())}
     for name, k in chosen.items():
         pictures.boards(before[k], true[k], said[k], labels, place / f"planes_{name}.png")

@@ -48,6 +48,7 @@ class Task:
     loss: Callable[[Any, Any, Array, Array], tuple[Array, dict[str, Array]]]
     """Of a module, a batch, a key and the share of the updates that are over: the sum, and its terms."""
     measure: Callable[[Any], dict[str, Any]]  # scores of a module on what was held out
+    taught: dict[str, float]  # what can be said of the samples themselves; a module can be no better than these
     learning_rate: float
     batch: int
 
@@ -77,7 +78,8 @@ def opponent_model_task(options: Fit, data: Dataset, seed: int) -> Task:
 
     module = fresh(options, game, partners, random)
     test = opponent_model_test(options, held_out, training, data.partners, random)
-    return Task(train, module, loss, test, config.learning_rate, config.batch)
+    taught = samples.off_the_board(game, train.view)
+    return Task(train, module, loss, test, taught, config.learning_rate, config.batch)
 
 
 def world_model_task(options: Fit, data: Dataset, seed: int) -> Task:
@@ -93,7 +95,7 @@ def world_model_task(options: Fit, data: Dataset, seed: int) -> Task:
 
     module = fresh(options, game, len(data.partners), random)
     test = world_model_test(options, held_out, training, data.partners, random, later_target)
-    return Task(train, module, loss, test, config.learning_rate, config.batch)
+    return Task(train, module, loss, test, samples.by_the_rules(game, train), config.learning_rate, config.batch)
 
 
 def goals_task(options: Fit, data: Dataset, seed: int) -> Task:
@@ -104,7 +106,8 @@ def goals_task(options: Fit, data: Dataset, seed: int) -> Task:
     train, _ = samples.sequences(training, options.samples, *chosen)
     module = fresh(options, data.game, len(data.partners), random)
     test = goals_test(options, held_out, training, data.partners, random)
-    return Task(train, module, goals.losses, test, config.learning_rate, config.batch)
+    taught = samples.off_the_board(data.game, train.view[train.seen])
+    return Task(train, module, goals.losses, test, taught, config.learning_rate, config.batch)
 
 
 TASKS: dict[str, Callable[[Fit, Dataset, int], Task]] = {
@@ -142,7 +145,7 @@ def value_of(data: Dataset, config: WorldModel, seed: int) -> Any:
         off = ((_valued(model, steps.observation, game) - steps.target) ** 2).mean()
         return off, {"value": off}
 
-    task = Task(train, module, loss, lambda model: {}, config.learning_rate, config.batch)
+    task = Task(train, module, loss, lambda model: {}, {}, config.learning_rate, config.batch)
     for _, fitted, _ in epochs(task, VALUE_EPOCHS, seed):
         module = fitted
     return module
@@ -223,6 +226,7 @@ def fit(options: Fit) -> dict[str, Any]:
     finally:
         rows.close()
     facts = {"fit": runs.as_dict(options) | {"data": str(options.data)}, "game": data.game.id, "partners": list(data.partners)}
+    facts["taught"] = task.taught
     checkpoint.save(folder, options.epochs, stack(modules), facts)
     result = {
         "fit": str(folder),
@@ -233,6 +237,7 @@ def fit(options: Fit) -> dict[str, Any]:
         "seeds": options.seeds,
         "seconds": round(time.perf_counter() - begin, 1),
         "peak_memory_mb": round(peak_memory_mb()),
+        "taught": task.taught,
         "scores": over_seeds(scores),
     }
     runs.write_json(folder / "result.json", result)
@@ -288,8 +293,10 @@ def epochs(task: Task, count: int, seed: int) -> Iterator[tuple[int, Any, dict[s
 
 
 def row(epoch: int, seed: int, split: str, metrics: dict[str, Any]) -> dict[str, Any]:
-    """Of metrics.jsonl: plain numbers only; tables are files of their own."""
-    plain = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    """Of metrics.jsonl: plain numbers, and those of one group under its name; tables are files of their own."""
+    groups = {name: part for name, part in metrics.items() if isinstance(part, dict)}
+    named = metrics | {f"{name}_{key}": value for name, part in groups.items() for key, value in part.items()}
+    plain = {name: value for name, value in named.items() if isinstance(value, int | float)}
     return {"epoch": epoch, "seed": seed, "split": split, "metrics": plain}
 
 
@@ -326,6 +333,7 @@ class Fitted:
     options: Fit
     game: Game
     partners: tuple[str, ...]
+    taught: dict[str, float]
     modules: tuple[Any, ...]
 
 
@@ -343,7 +351,7 @@ def load(name: str) -> Fitted:
         eqx.combine(checkpoint.filled(eqx.filter(like, eqx.is_array), {n: a[k] for n, a in found.arrays.items()}), like)
         for k in range(options.seeds)
     ]
-    return Fitted(options, game, partners, tuple(modules))
+    return Fitted(options, game, partners, found.facts.get("taught", {}), tuple(modules))
 
 
 def fresh(options: Fit, game: Game, partners: int, random: np.random.Generator) -> Any:

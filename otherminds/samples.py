@@ -164,6 +164,29 @@ def returns_to_go(data: Dataset, discount: float) -> np.ndarray:
     return found
 
 
+CHECKED = 2000  # samples that are held against the rules
+
+
+def by_the_rules(game: Game, steps: world_model.Step) -> dict[str, float]:
+    """The share of steps whose next observation is what the game itself makes of observation and joint action, if it can tell."""
+    if not shows_all(game):
+        return {}
+
+    def follows(observation: Array, action: Array, after: Array) -> Array:
+        state, _ = game.step(game.state_of(observation, 0), action, jax.random.key(0))
+        return (game.observe(state)[0] == after).all()
+
+    few = (x[:CHECKED] for x in (steps.observation, steps.action, steps.next_observation))
+    return {"by_the_rules": float(jax.jit(jax.vmap(follows))(*few).mean())}
+
+
+def off_the_board(game: Game, view: Num[Array, "n ..."]) -> dict[str, float]:
+    """The share of views in which the player who acts is nowhere to be seen, though everything is."""
+    if not (opponent_model.is_board(game) and shows_all(game)):
+        return {}
+    return {"off_the_board": float((view[:, 0].reshape(len(view), -1).sum(1) == 0).mean())}
+
+
 def shows_all(game: Game) -> bool:
     """Whether an observation determines the state."""
     try:

@@ -7,6 +7,8 @@ STAYS = 0.1  # by how much more often "stay" may be foreseen than it is played
 UNEQUAL = 0.1  # nats by which the players may differ in how well they foresee partners
 ABOVE = 0.15  # nats above the ceiling
 LITTLE = 0.2  # share of what a goal could bring
+NOTHING = 0.02  # nats that a goal could bring at best, where it is not worth asking
+FOLLOWS = 0.99  # share of the steps learned from that have to follow the rules
 SHARE_OF_LAWS = 1e-3  # foreseen boards that may break a law
 BLURRED = 30.0  # decibels
 VALUE_LOSSES = 5.0  # by what factor the value losses of seats may differ
@@ -21,40 +23,45 @@ class Finding:
     evidence: dict[str, Any]
 
 
+def of_samples(module: str, taught: dict[str, float]) -> list[Finding]:
+    """`taught` is what a fit said of the samples it learned from."""
+    findings = []
+    if taught.get("off_the_board", 0.0) > 0:
+        findings.append(
+            _finding(module, "was taught steps of players who have left, as if they had acted", taught, "off_the_board")
+        )
+    if taught.get("by_the_rules", 1.0) < FOLLOWS:
+        findings.append(
+            _finding(
+                module,
+                "was taught steps that do not follow from their joint actions: were these turned to the ego frame?",
+                taught,
+                "by_the_rules",
+            )
+        )
+    return findings
+
+
 def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
     """`found` is of `opponent_model.scores`."""
-    findings = []
+    findings, goal, best = [], found.get("goal"), found["cross_entropy_exact"]
     stay = next((row for row in found["by_action"] if row["action"] == "stay"), None)
     if stay and stay["predicted_share"] > stay["share"] + STAYS:
         findings.append(
-            Finding(
-                "opponent_model",
-                "foresees `stay` far more often than it is played: players who have left were probably taught as staying",
-                {"predicted_share": stay["predicted_share"], "share": stay["share"]},
-            )
+            _finding("opponent_model", "foresees `stay` far more often than it is played", stay, "predicted_share", "share")
         )
+    if goal and goal["usefulness_exact"] and goal["usefulness_exact"] > NOTHING:
+        brings = goal["shuffled"] - goal["told"]  # a model that was taught true goals is misled by those of others
+        if brings < LITTLE * goal["usefulness_exact"]:
+            findings.append(_finding("goals", "the goal that is told makes no difference: was it the partner's?", goal, *goal))
     if found["top_1"] <= found["majority"]:
         findings.append(_finding("opponent_model", "foresees no better than the commonest action", found, "top_1", "majority"))
     by_player = {name: part["cross_entropy"] for name, part in found["by_player"].items() if part["steps"] >= 500}
     if by_player and max(by_player.values()) - min(by_player.values()) > UNEQUAL:
         findings.append(Finding("opponent_model", "is not the same from every seat", {"cross_entropy": by_player}))
-    best = found["cross_entropy_exact"]
     if best is not None and found["cross_entropy"] > best + ABOVE and not findings:
-        findings.append(
-            _finding("opponent_model", "is far above its ceiling", found, "cross_entropy", "cross_entropy_exact", "top_1")
-        )
-    goal = found.get("goal")
-    if goal and goal["usefulness_exact"] and goal["usefulness_exact"] > 0.02:
-        brings = goal["shuffled"] - goal["told"]  # a model that was taught true goals is misled by those of others
-        if brings < LITTLE * goal["usefulness_exact"]:
-            findings.append(
-                _finding(
-                    "goals",
-                    "the goal that is told makes no difference: goals were probably not those of the partners they were told of",
-                    goal,
-                    *goal,
-                )
-            )
+        names = ("cross_entropy", "cross_entropy_exact", "top_1", "top_1_exact")
+        findings.append(_finding("opponent_model", "is far above its ceiling", found, *names))
     return findings
 
 
@@ -91,7 +98,7 @@ def of_goals(found: dict[str, Any]) -> list[Finding]:
     codes = found.get("codes_used")
     if codes == 1:
         findings.append(Finding("goals", "one code stands for everything", {"codes_used": codes}))
-    if missed["shuffled"] - missed["hindsight"] < LITTLE * max(best, 0.02):
+    if missed["shuffled"] - missed["hindsight"] < LITTLE * max(best, NOTHING):
         findings.append(
             _finding(
                 "goals", "codes tell nothing of what is done: those of others serve as well", missed, "hindsight", "shuffled"

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+WIDE = 3.0  # between the largest and the smallest value of a curve on a log axis
+
 
 def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
     import matplotlib
@@ -60,7 +62,7 @@ def _bars(axis: Any, names: Sequence[str], series: dict[str, Sequence[float]]) -
 
 
 def losses(rows: list[dict[str, Any]], path: Path) -> Path:
-    """Every metric of a fit by epoch, training and held out, a line for each seed, on a log axis where it is positive."""
+    """Every metric of a fit by epoch, training and held out, a line for each seed, on a log axis where it spans much."""
     kinds = sorted({(row["split"], name) for row in rows for name in row["metrics"] if name != "steps"})
     columns = min(4, len(kinds))
     figure, axes = _figure(-(-len(kinds) // columns), columns, 3.2 * columns, 2.4 * -(-len(kinds) // columns))
@@ -74,7 +76,8 @@ def losses(rows: list[dict[str, Any]], path: Path) -> Path:
                 if row["seed"] == seed and row["split"] == split and row["metrics"].get(name) is not None
             ]
             axis.plot(*zip(*points, strict=True), marker=".", linewidth=1)
-        if all(row["metrics"].get(name, 1) > 0 for row in rows if row["split"] == split):
+        values = [row["metrics"][name] for row in rows if row["split"] == split and row["metrics"].get(name) is not None]
+        if min(values) > 0 and max(values) > WIDE * min(values):
             axis.set_yscale("log")
         axis.set_title(f"{name.replace('_', ' ')} ({split.replace('_', ' ')})", fontsize=9)
         axis.tick_params(labelsize=7)
@@ -212,16 +215,16 @@ def by_seat(rows: list[dict[str, Any]], names: Sequence[str], path: Path) -> Pat
     for axis in axes.flat[len(names) :]:
         axis.remove()
     for axis, name in zip(axes.flat, names, strict=False):
-        lowest = np.inf
+        values: list[float] = []
         for seat in seats:
             points: dict[int, list[float]] = {}
             for row in rows:
                 if row["seat"] == seat and row["metrics"].get(name) is not None:
                     points.setdefault(row["step"], []).append(row["metrics"][name])
             line = [float(np.mean(points[step])) for step in sorted(points)]
-            lowest = min(lowest, *line)
+            values += line
             axis.plot(sorted(points), line, linewidth=0.8, label=f"player_{seat + 1}")
-        if lowest > 0:
+        if min(values) > 0 and max(values) > WIDE * min(values):
             axis.set_yscale("log")
         axis.set_title(name.replace("_", " "), fontsize=9)
         axis.tick_params(labelsize=7)
@@ -231,6 +234,6 @@ def by_seat(rows: list[dict[str, Any]], names: Sequence[str], path: Path) -> Pat
     return _save(figure, path)
 
 
-def plane_names(players: int, planes: int) -> list[str]:
-    """What to write above the planes of a board: the ego, the others, and the rest by number."""
-    return ["ego", *(f"other {k}" for k in range(1, players)), *(f"plane {k + 1}" for k in range(players, planes))]
+def plane_names(players: int, things: Sequence[str]) -> list[str]:
+    """What to write above the planes of a board."""
+    return ["ego", *(f"other {k}" for k in range(1, players)), *things]

@@ -86,6 +86,11 @@ class Game:
         return 0
 
     @property
+    def things(self) -> tuple[str, ...]:
+        """On a board: what the planes behind those of the players show."""
+        return ()
+
+    @property
     def seats(self) -> int:
         raise NotImplementedError
 

@@ -94,6 +94,10 @@ class Snowdrift(Game):
         return 1
 
     @property
+    def things(self) -> tuple[str, ...]:
+        return ("drift", "time")
+
+    @property
     def observation_dtype(self) -> type:
         return jnp.uint8
 

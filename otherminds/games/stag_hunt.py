@@ -115,6 +115,10 @@ class StagHunt(Game):
         return 1
 
     @property
+    def things(self) -> tuple[str, ...]:
+        return ("wall", "stag", "hare", "time") + (("in sight",) if self.view is not None else ())
+
+    @property
     def observation_dtype(self) -> type:
         return jnp.uint8
 

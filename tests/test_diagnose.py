@@ -1,0 +1,149 @@
+"""Parts that were broken on purpose, as they once were by accident: the diagnosis names the right module."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from otherminds import dataset, fit, samples
+from otherminds.config import BadInput, Collect, Diagnose, Fit, Goals, OpponentModel, WorldModel
+from otherminds.diagnose import diagnose
+from otherminds.diagnostics import findings
+
+GAME = "stag_hunt?height=3&width=3&players=3&hares=2"
+STAY = 4
+ACTS = OpponentModel(torso="centred", goal_input="film", hidden=(32,), batch=64)
+SMALL = {
+    "opponent_model": OpponentModel(torso="centred", goal_input="film", hidden=(32,), batch=64),
+    "world_model": WorldModel(channels=12, batch=32),
+    "goals": Goals(kind="manual", features=8, hidden=(16,), acts=ACTS, batch=32),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("diagnosed")
+
+
+@pytest.fixture(scope="module")
+def data(place):
+    path = place / "hunt.npz"
+    seats = "nearest_stag+nearest_hare"
+    dataset.save(dataset.gather(Collect(path, game=GAME, seats=seats, episodes=1000, parallel=40, meeting=4)), path)
+    return path
+
+
+def fitted(data, module, place, name, epochs=6, **more):
+    fit.fit(Fit(module, data, name=str(place / name), epochs=epochs, **(SMALL | more)))
+    return str(place / name)
+
+
+def spoiled(data, place, name, **rows):
+    """The same games with other rows."""
+    played = dataset.load(data)
+    path = place / f"{name}.npz"
+    dataset.save(dataclasses.replace(played, rows=dataclasses.replace(played.rows, **rows)), path)
+    return path
+
+
+def blamed(result):
+    return {finding["module"] for finding in result["findings"]}
+
+
+def what(result):
+    return " ".join(finding["what"] for finding in result["findings"])
+
+
+@pytest.fixture(scope="module")
+def healthy(data, place):
+    modules = ("opponent_model", "goals", "world_model")
+    return [fitted(data, module, place, module, epochs=15) for module in modules]
+
+
+def test_what_is_whole_is_not_blamed(healthy, place):
+    """And all that was measured is there: numbers, tables, pictures."""
+    result = diagnose(Diagnose(tuple(healthy)))
+    assert result["findings"] == [], result["findings"]
+    assert {"opponent_model", "goals", "world_model", "findings"} == set(result)
+    assert result["world_model"]["open_loop"]["10"]["windows"]["mean"] > 0
+    assert 0 < result["goals"]["beliefs"]["largest_difference"]["mean"] < 0.3
+    assert (place / "opponent_model" / "diagnostics" / "actions.csv").read_text().startswith("action,")
+    expected = {
+        "opponent_model": ["actions", "losses"],
+        "world_model": ["depth", "losses", "planes_rewarded", "planes_worst"],
+        "goals": ["belief", "codes", "gate", "losses", "map"],
+    }
+    for module, names in expected.items():
+        folder = place / module / "diagnostics"
+        assert sorted(path.stem for path in folder.glob("*.png")) == names
+        for name in names:
+            assert len(np.unique(np.asarray(Image.open(folder / f"{name}.png").convert("L")))) > 5
+        assert json.loads((folder / "diagnosis.json").read_text())["findings"] == []
+
+
+def test_actions_that_were_not_turned_are_found_in_the_world_model(data, place, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(samples, "joint_actions", lambda data, row, seat: jnp.asarray(data.rows.action[row], jnp.int32))
+        name = fitted(data, "world_model", place, "unturned")
+        one = fitted(data, "world_model", place, "unturned_for_one", player=2)
+    for found in (name, one):
+        result = diagnose(Diagnose((found,), pictures=False))
+        assert blamed(result) == {"world_model"}
+        assert "were these turned" in what(result)
+    assert "not turned" in what(result)  # seen from one seat, the model itself tells
+
+
+def test_players_who_left_taught_as_staying_are_found_in_the_opponent_model(data, place):
+    rows = dataset.load(data).rows
+    stays = np.where(rows.present, rows.action, STAY).astype(rows.action.dtype)
+    path = spoiled(data, place, "stays", present=np.ones_like(rows.present), action=stays)
+    name = fitted(path, "opponent_model", place, "taught_to_stay")
+    result = diagnose(Diagnose((name,), data=data, pictures=False))
+    assert blamed(result) == {"opponent_model"}
+    assert "players who have left" in what(result)
+
+
+@pytest.mark.parametrize("module", ["opponent_model", "goals"])
+def test_goals_of_others_are_found_in_the_goals(data, place, module):
+    rows = dataset.load(data).rows
+    by_episode = np.cumsum(rows.first) - 1
+    drawn = np.random.default_rng(0).integers(0, 2, (by_episode[-1] + 1, rows.goal.shape[1])).astype(rows.goal.dtype)
+    path = spoiled(data, place, f"shuffled_{module}", goal=drawn[by_episode])
+    name = fitted(path, module, place, f"shuffled_{module}")
+    result = diagnose(Diagnose((name,), data=data, pictures=False))
+    assert blamed(result) == {"goals"}
+
+
+def test_a_run_is_diagnosed_by_seat(copied):
+    result = diagnose(Diagnose((str(copied),)))
+    seats = result["policy"]["by_seat"]
+    assert list(seats) == sorted(seats)
+    assert all(np.isfinite(part["value_loss"]) for part in seats.values())
+    assert (copied / "diagnostics" / "policy.png").is_file()
+
+
+def test_a_seat_that_learns_from_another_is_noticed():
+    """Its value loss was in the hundreds, and nobody had put the seats side by side."""
+    found = {"by_seat": {"player_1": {"value_loss": 0.2}, "player_2": {"value_loss": 140.0}}}
+    assert [finding.module for finding in findings.of_policy(found)] == ["policy"]
+    assert findings.of_policy({"by_seat": {"player_1": {"value_loss": 0.2}, "player_2": {"value_loss": 0.3}}}) == []
+
+
+def test_what_cannot_be_diagnosed_is_refused(healthy, data, place):
+    with pytest.raises(BadInput, match="diagnose what"):
+        diagnose(Diagnose(()))
+    with pytest.raises(BadInput, match="one at a time"):
+        diagnose(Diagnose((healthy[0], healthy[0]), pictures=False, samples=100))
+    with pytest.raises(BadInput, match="no run"):
+        diagnose(Diagnose((str(place / "nobody"),)))
+    with pytest.raises(BadInput, match="samples is 0"):
+        diagnose(Diagnose((healthy[0],), samples=0))
+    with pytest.raises(BadInput, match="switching is 1"):
+        diagnose(Diagnose((healthy[0],), switching=1.0))
+    other = place / "matrix.npz"
+    dataset.save(dataset.gather(Collect(other, game="matrix-ipd", seats="random", episodes=8, parallel=4)), other)
+    with pytest.raises(BadInput, match="holds games of matrix-ipd"):
+        diagnose(Diagnose((healthy[0],), data=other))
