@@ -1,18 +1,25 @@
 """Measures by hand: each of these numbers was worked out on paper."""
 
 import csv
+import dataclasses
 import io
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from otherminds import samples
 from otherminds.config import Collect
 from otherminds.dataset import gather
 from otherminds.diagnostics import beliefs as of_beliefs
+from otherminds.diagnostics import findings
 from otherminds.diagnostics import goals as of_goals
 from otherminds.diagnostics import opponent_model as partners
 from otherminds.diagnostics import world_model as worlds
+from otherminds.games.stag_hunt import StagHunt
 
 NAMES = ("up", "down", "left", "right", "stay", "hunt")
 
@@ -213,3 +220,143 @@ def test_beliefs_over_goals_add_up(hunts):
     right = found[np.arange(len(hunts)), hunts.rows.goal[:, 0]]
     assert right[there & (episode == 0) & (step == 0)].mean() == pytest.approx(0.5)
     assert right[there & (episode == 3) & (step > 0)].mean() > 0.9
+
+
+# --- beliefs that a model carries ---
+
+
+def told(hunts, **columns):
+    """A tiny dataset: two meetings of two episodes of two steps, with other columns."""
+    eight = hunts.part(np.arange(8))
+    first = np.array([True, False] * 4)
+    rows = dataclasses.replace(eight.rows, first=first, meeting=np.array([True, *[False] * 3] * 2), **columns)
+    return dataclasses.replace(eight, rows=rows)
+
+
+def test_beliefs_are_carried_as_a_player_carries_them(hunts):
+    """Episode 1: even, then 0.8 : 0.2 = 0.8. Its end taught goal 0: (0.995 + 1) / (0.995 * 2 + 1) when the next one opens."""
+    likely = np.array([[0.8, 0.2], [0.5, 0.5]] * 4)
+    reached = np.array([-1, 0, -1, -1, -1, 1, -1, -1])
+    seen = np.ones(8, bool)
+    small = told(hunts)
+    inside = of_beliefs.believed(small, 0, likely, reached, seen, lasting=False)
+    np.testing.assert_allclose(inside[:, 0], [0.5, 0.8] * 4, rtol=1e-5)
+    across = of_beliefs.believed(small, 0, likely, reached, seen, lasting=True)
+    prior = 1.995 / 2.99
+    np.testing.assert_allclose(across[:3, 0], [0.5, 0.8, prior], rtol=1e-5)
+    np.testing.assert_allclose(across[4:7, 0], [0.5, 0.8, 1 - prior], rtol=1e-5)  # a new meeting knows nothing of the old one
+    unseen = of_beliefs.believed(small, 0, likely, reached, ~seen, lasting=False)
+    np.testing.assert_allclose(unseen, 0.5)
+
+
+def test_without_goals_that_are_reached_the_likeliest_is_what_an_episode_taught(hunts):
+    found = of_beliefs.believed(told(hunts), 0, np.array([[0.1, 0.9]] * 8), None, np.ones(8, bool), lasting=True)
+    np.testing.assert_allclose(found[2, 1], 1.995 / 2.99, rtol=1e-5)
+
+
+def test_inference_rests_where_nothing_moves():
+    likely, seen = jnp.array([[[0.9, 0.1]] * 6]), jnp.ones((1, 6), bool)
+    prior = jnp.array([0.5, 0.5])
+    belief, active = of_goals.while_moving(likely, seen, prior, 0.0)
+    assert active.all()
+    np.testing.assert_allclose(belief[0, 2, 0], 0.81 / 0.82, rtol=1e-5)
+    belief, active = of_goals.while_moving(likely, seen, prior, 10.0)
+    assert active[0].tolist() == [True, False, False, True, False, False]
+    np.testing.assert_allclose(belief[0, 3, 0], 0.9, rtol=1e-5)
+
+
+# --- a world model that is the game itself ---
+
+
+class Simulator(eqx.Module):
+    """Says what the rules say."""
+
+    game: StagHunt = eqx.field(static=True)
+
+    def __call__(self, observation, action):
+        bytes_ = jnp.round(observation / self.game.observation_scale[None]).astype(jnp.uint8)
+
+        def one(observation, action):
+            state, _ = self.game.step(self.game.state_of(observation, 0), action, jax.random.key(0))
+            return self.game.observe(state)[0]
+
+        return Said(self.game.scaled(jax.vmap(one)(bytes_, action)))
+
+
+class Said(eqx.Module):
+    expected: jnp.ndarray
+
+    def observation(self, game):
+        return self.expected
+
+
+def test_the_game_itself_foresees_ten_steps_exactly(hunts):
+    """So windows, actions, ego frame and scale fit together, and the error floor is 0."""
+    windows = samples.windows(hunts, 400, 10, np.random.default_rng(0))
+    table = worlds.open_loop(Simulator(hunts.game), hunts.game, windows)
+    assert [row["steps"] for row in table] == [1, 3, 5, 10]
+    for row in table:
+        assert row["exact_board"] == row["exact_board_continuous"] == 1.0
+        assert row["mse"] < 1e-10
+
+
+def test_what_a_goal_is_worth_by_hand():
+    said = {"told": np.log([[0.8, 0.2]]), "untold": np.log([[0.5, 0.5]]), "shuffled": np.log([[0.25, 0.75]])}
+    found = partners.worth_of_goal(said, np.array([0]), np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))
+    assert found["usefulness"] == pytest.approx(np.log(1.6), rel=1e-4)
+    assert found["usefulness_exact"] == pytest.approx(np.log(2), rel=1e-4)
+    assert found["shuffled"] == pytest.approx(np.log(4), rel=1e-4)
+    unknown = partners.worth_of_goal(said, np.array([0]), np.zeros((1, 2)), np.zeros((1, 2)))
+    assert unknown["usefulness_exact"] is None
+
+
+# --- what is blamed ---
+
+WORLD = {
+    "steps": 1000,
+    "psnr": 50.0,
+    "exact_board": 1.0,
+    "reward_recall": 1.0,
+    "reward_mse": 0.0,
+    "end_recall": 1.0,
+    "end_accuracy": 1.0,
+}
+CODES = {
+    "codes_used": 4,
+    "cross_entropy": {"without": 1.1, "hindsight": 0.9, "shuffled": 1.4, "inferred": 0.95, "by_bayes": 0.95},
+    "hindsight": {"nats": 0.5, "of_entropy": 0.7},
+    "usefulness": {"exact": 0.2},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"turned": {"mse": 0.1, "mse_unturned": 0.01}}, "not turned"),
+        ({"broken_laws": {"vanished": 5}}, "rules forbid"),
+        ({"psnr": 20.0}, "blurred"),
+        ({"reward_recall": 0.5}, "misses rewards"),
+        ({"end_recall": 0.5}, "misses ends"),
+    ],
+)
+def test_what_a_world_model_is_blamed_for(change, words):
+    found = findings.of_world_model(WORLD | change)
+    assert [finding.module for finding in found] == (["world_model"] if words else [])
+    assert not words or words in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("change", "module", "words"),
+    [
+        ({}, None, ""),
+        ({"codes_used": 1}, "goals", "one code"),
+        ({"hindsight": {"nats": 0.01, "of_entropy": 0.01}}, "goals", "true goals"),
+        ({"cross_entropy": CODES["cross_entropy"] | {"shuffled": 0.9}}, "goals", "serve as well"),
+        ({"cross_entropy": CODES["cross_entropy"] | {"inferred": 1.1, "by_bayes": 1.1}}, "beliefs", "not inferred"),
+    ],
+)
+def test_what_goals_are_blamed_for(change, module, words):
+    found = findings.of_goals(CODES | change)
+    assert [finding.module for finding in found] == ([module] if module else [])
+    assert not module or words in found[0].what

@@ -1,5 +1,8 @@
 """What modules learn from is what was played: the right row, the right seat, the right order."""
 
+from pathlib import Path
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -71,3 +74,69 @@ def test_goals_that_were_reached_label_the_whole_episode(played):
         assert (reached[rows] == played.rows.goal_reached[rows].max(0)).all()
     rewarded = of_partners(played, 10_000, labels="reached", trajectories="rewarded")
     assert (np.asarray(rewarded.goal) < 2).all()
+
+
+def test_a_view_turned_to_a_partner_is_what_it_sees_itself(played):
+    """Where everything is shown. Where it is not, a partner knows more than we can see of it."""
+    for view in ("public", "theirs"):
+        steps = of_partners(played, 200, views=view)
+        seen = {tile.tobytes() for tile in played.rows.observation.reshape(-1, *played.game.observation_shape)}
+        assert all(tile.tobytes() in seen for tile in np.asarray(steps.view))
+    near = dataset.gather(
+        Collect(
+            Path("none.npz"), game="stag_hunt?height=5&width=5&players=2&hares=2&view=1", seats="random", episodes=20, parallel=4
+        )
+    )
+    public, theirs = (np.asarray(of_partners(near, 400, views=view).view) for view in ("public", "theirs"))
+    assert (public != theirs).any()
+
+
+def test_windows_are_steps_in_a_row_of_one_episode(played):
+    rows = played.rows
+    found = samples.windows(played, 10**6, 4, np.random.default_rng(0))
+    there = np.asarray(found.there)
+    assert there[:, 0].all()
+    assert not (there[:, 1:] & ~there[:, :-1]).any()  # who has left does not come back
+    at = {}
+    for row, seat in zip(*np.nonzero(rows.present), strict=True):
+        at.setdefault(rows.observation[row, seat].tobytes(), []).append((row, seat))
+    for k in range(0, len(there), 37):
+        places = at[np.asarray(found.observation)[k].tobytes()]
+        assert any(
+            all(
+                np.array_equal(np.asarray(found.following)[k, step], rows.next_observation[row + step, seat])
+                and np.array_equal(np.asarray(found.action)[k, step], np.roll(rows.action[row + step], -seat))
+                for step in range(int(there[k].sum()))
+            )
+            for row, seat in places
+        )
+
+
+def test_what_was_played_follows_the_rules(played, monkeypatch):
+    """Actions that are not turned do not, and players off the board do not act."""
+    steps, _, _ = samples.own_steps(played, 2000, np.random.default_rng(0), played.rows.reward)
+    assert samples.by_the_rules(played.game, steps) == {"by_the_rules": 1.0}
+    views = of_partners(played, 500).view
+    assert samples.off_the_board(played.game, views) == {"off_the_board": 0.0}
+    assert samples.off_the_board(played.game, views.at[:100, 0].set(0)) == {"off_the_board": pytest.approx(0.2)}
+    monkeypatch.setattr(samples, "joint_actions", lambda data, row, seat: jnp.asarray(data.rows.action[row], jnp.int32))
+    wrong, _, _ = samples.own_steps(played, 2000, np.random.default_rng(0), played.rows.reward)
+    assert samples.by_the_rules(played.game, wrong)["by_the_rules"] < 0.9
+
+
+def test_returns_by_hand(played):
+    short = played.part(np.arange(len(played)) < int(np.flatnonzero(played.rows.end)[0]) + 1)
+    later = 0.0
+    for row in range(len(short) - 1, -1, -1):
+        later = short.rows.reward[row] + 0.5 * later
+        np.testing.assert_allclose(samples.returns_to_go(short, 0.5)[row], later, rtol=1e-5)
+
+
+def test_episodes_carry_the_label_of_the_whole(played):
+    rows, where = samples.sequences(played, 10**6, 12, np.random.default_rng(0), 0.95)
+    reached = samples.reached_in_episode(played)
+    np.testing.assert_array_equal(np.asarray(rows.label), reached[where["row"][:, 0], where["seat"][:, 0]])
+    true, where = samples.sequences(played, 10**6, 12, np.random.default_rng(0), 0.95, labels="true")
+    np.testing.assert_array_equal(np.asarray(true.label), played.rows.goal[where["row"][:, 0], where["seat"][:, 0]])
+    assert (np.asarray(rows.action)[where["seen"]] >= 0).all()
+    assert (np.asarray(rows.action)[~where["seen"]] == -1).all()

@@ -67,8 +67,11 @@ def _foreseen(model: WorldModel, steps: Step, game: Game) -> dict[str, Array]:
     return {"observation": said.observation(game), "reward": said.reward, "end": said.end > 0}
 
 
-def open_loop(model: WorldModel, game: Game, windows: Windows) -> list[dict[str, Any]]:
-    """Errors after 1, 3, 5 and 10 steps of a model fed with its own predictions: as they are, and made boards of 0 and 1."""
+def open_loop(model: Any, game: Game, windows: Windows) -> list[dict[str, Any]]:
+    """Errors after 1, 3, 5 and 10 steps of a model fed with its own predictions: as they are, and made boards of 0 and 1.
+
+    A model is whatever makes of observations and joint actions something that has an `observation(game)`.
+    """
     binary = np.asarray(binary_entries(game))
     said = {
         name: np.asarray(predicted(model, _imagined, windows, game, rounded))
@@ -88,7 +91,7 @@ def open_loop(model: WorldModel, game: Game, windows: Windows) -> list[dict[str,
     return table
 
 
-def _imagined(model: WorldModel, windows: Windows, game: Game, rounded: bool) -> Float[Array, "n T ..."]:
+def _imagined(model: Any, windows: Windows, game: Game, rounded: bool) -> Float[Array, "n T ..."]:
     binary = binary_entries(game)
 
     def step(seen: Array, action: Array) -> tuple[Array, Array]:
