@@ -127,19 +127,169 @@ def interval(part: dict[str, float]) -> str:
     return f"{part['mean']:.3f} [{part['low']:.3f}, {part['high']:.3f}]"
 
 
-TABLES: dict[str, Callable[[Any], str]] = {"bench_games": bench_games, "bench_ppo": bench_ppo, "bench_runs": bench_runs}
+# --- single modules ---
+
+
+def rows_of(prefix: str, columns: dict[str, Callable[[dict[str, Any]], str]]) -> str:
+    """A row for each experiment on modules whose name begins so and that has been run; what a column cannot say is left empty."""
+    lines = ["| experiment | " + " | ".join(columns) + " | seeds | s a fit |", "|---" * (len(columns) + 3) + "|"]
+    for path in sorted((ROOT / "docs" / "results").glob(f"{prefix}_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        command = found["command"].removesuffix(f" --seeds {found['seeds']}").replace("otherminds fit ", "")
+        cells = [f"`{path.stem}`: `{command}`", *(said(column, found) for column in columns.values())]
+        lines.append("| " + " | ".join([*cells, str(found["seeds"]), f"{found['seconds'] / found['seeds']:.0f}"]) + " |")
+    return "\n".join(lines)
+
+
+def said(column: Callable[[dict[str, Any]], str], found: dict[str, Any]) -> str:
+    try:
+        return column(found["diagnosed"])
+    except (KeyError, StopIteration, ValueError):
+        return ""
+
+
+def number(part: dict[str, float], digits: int = 3) -> str:
+    """A mean and, where there are seeds, its interval."""
+    mean = f"{part['mean']:.{digits}g}"
+    return f"{mean} [{part['low']:.{digits}g}, {part['high']:.{digits}g}]" if "low" in part else mean
+
+
+def at(*path: str, digits: int = 4, where: str = "") -> Callable[[dict[str, Any]], str]:
+    """A column: the number that lies there in what was diagnosed."""
+
+    def column(found: dict[str, Any]) -> str:
+        part = found[where]
+        for key in path:
+            part = part[key]
+        return number(part, digits)
+
+    return column
+
+
+def beside(first: Callable[..., str], second: Callable[..., str], word: str) -> Callable[[dict[str, Any]], str]:
+    return lambda found: f"{first(found)} ({word} {second(found)})"
+
+
+def recall(found: dict[str, Any]) -> str:
+    """The action whose expected recall is lowest beside that of the ceiling."""
+    rows = [row for row in found[""]["first"]["by_action"] if row["expected_recall_exact"]]
+    worst = min(rows, key=lambda row: row["expected_recall"] / row["expected_recall_exact"])
+    return f"{worst['expected_recall'] / worst['expected_recall_exact']:.3f} ({worst['action']})"
+
+
+def by_player(metric: str) -> Callable[[dict[str, Any]], str]:
+    def column(found: dict[str, Any]) -> str:
+        means = [part[metric]["mean"] for part in found[""]["by_player"].values() if metric in part]
+        return f"{min(means):.4g} to {max(means):.4g}"
+
+    return column
+
+
+def unseen(found: dict[str, Any]) -> str:
+    other = next(part for name, part in found.items() if name.startswith("new"))
+    return f"{number(other['cross_entropy'])} (exact {number(other['cross_entropy_exact'])})"
+
+
+def laws(found: dict[str, Any]) -> str:
+    """Of the largest number of predictions that was looked at."""
+    part = max(found.values(), key=lambda part: part["steps"]["mean"])
+    broken = sum(count["mean"] for count in part["broken_laws"].values())
+    return f"{broken:.4g} of {part['steps']['mean']:,.0f}"
+
+
+def elsewhere(found: dict[str, Any]) -> str:
+    """Boards foreseen exactly on other data."""
+    return ", ".join(f"{name.partition(':')[0]} {number(part['exact_board'], 5)}" for name, part in found.items() if name)
+
+
+PARTNERS = {
+    "cross-entropy": beside(at("cross_entropy"), at("cross_entropy_exact"), "exact"),
+    "top-1": beside(at("top_1"), at("top_1_exact"), "exact"),
+    "top-3": beside(at("top_3"), at("top_3_exact"), "exact"),
+    "lowest expected recall / exact": recall,
+    "cross-entropy by who looks": by_player("cross_entropy"),
+    "partners never met": unseen,
+    "goal: told / untold / of others": lambda f: " / ".join(at("goal", name)(f) for name in ("told", "untold", "shuffled")),
+}
+WORLDS = {
+    "exact board": at("exact_board", digits=5),
+    "PSNR dB": at("psnr", digits=3),
+    "reward MSE": at("reward_mse", digits=2),
+    "own target MSE": at("target_mse", digits=2),
+    "recall of rewards": at("reward_recall", digits=4),
+    "recall of ends": at("end_recall", digits=4),
+    "exact after 10 steps": at("open_loop", "10", "exact_board", digits=4),
+    "laws broken": laws,
+    "exact board by seat": by_player("exact_board"),
+    "on other games": elsewhere,
+}
+GOALS = {
+    "without": at("cross_entropy", "without"),
+    "hindsight": at("cross_entropy", "hindsight"),
+    "by Bayes": at("cross_entropy", "by_bayes"),
+    "inferred": at("cross_entropy", "inferred"),
+    "of others": at("cross_entropy", "shuffled"),
+    "exact Bayes": at("cross_entropy_exact", "episode"),
+    "share of exact: Bayes, inferred": lambda f: ", ".join(
+        at("usefulness", "of_exact", name, digits=2)(f)
+        for name in ("by_bayes", "inferred")
+        if name in f[""]["usefulness"]["of_exact"]
+    ),
+    "information in hindsight: network, Bayes, exact": lambda f: ", ".join(
+        at(name, "of_entropy", digits=2)(f) for name in ("hindsight", "hindsight_by_bayes", "hindsight_exact") if name in f[""]
+    ),
+    "codes used": at("codes_used", digits=2),
+}
+
+
+def believed(found: dict[str, Any], where: str, clock: str, chosen: tuple[int, ...]) -> str:
+    rows = {row[clock]: row for row in found[where]["first"]["beliefs"][f"by_{clock}"]}
+    return ", ".join(f"{k}: {rows[k]['model']:.3f} ({rows[k]['exact']:.3f})" for k in chosen if k in rows)
+
+
+BY_HAND = {
+    "largest mean difference to exact": at("beliefs", "largest_difference", digits=2),
+    "belief by step: model (exact)": lambda f: believed(f, "", "step", (1, 2, 3, 5, 7)),
+    "when episode opens": lambda f: believed(f, "", "episode", (1, 2, 5, 20)),
+    "goal changes at step 6, never expected": lambda f: believed(f, "switch4", "step", (5, 6, 7, 8, 10)),
+    "expected at 5 % a step": lambda f: believed(f, "switch4:--switching 0.05", "step", (5, 6, 7, 8, 10)),
+    "goal changes at episode 11": lambda f: believed(f, "turn4:--switching 0.05", "episode", (10, 11, 12, 15, 20, 25)),
+}
+MODULES = {"partners": PARTNERS, "world": WORLDS, "goals": GOALS, "by_hand": BY_HAND}
+
+
+def gate(found: dict[str, Any]) -> str:
+    lines = ["| gate | at | steps without inference | cross-entropy | belief in the true goal |", "|---|---|---|---|---|"]
+    for row in found["diagnosed"][""]["first"]["gate"]:
+        cells = [row["gate"], f"{row['at']:g}", f"{row['saved']:.1%}", f"{row['cross_entropy']:.4f}", f"{row['belief']:.4f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[Any], str]] = {
+    "bench_games": bench_games,
+    "bench_ppo": bench_ppo,
+    "bench_runs": bench_runs,
+    "gate": gate,
+}
+SOURCES = {"gate": "goals_4x4"}  # tables that are not named as their files
 LEARNING = {"learning_ppo": "ppo", "learning_mappo": "mappo"}  # tables of many files
+
+
+def table(name: str) -> str:
+    if name in LEARNING:
+        return learning(LEARNING[name])
+    if name in MODULES:
+        return rows_of(name, MODULES[name])
+    file = ROOT / "docs" / "results" / f"{SOURCES.get(name, name)}.json"
+    return TABLES[name](json.loads(file.read_text(encoding="utf-8")))
 
 
 def filled(page: str) -> str:
     """The page with every marked table written anew from its file."""
 
     def write(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name in LEARNING:
-            return f"<!-- table: {name} -->\n{learning(LEARNING[name])}\n<!-- end -->"
-        found = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-        return f"<!-- table: {name} -->\n{TABLES[name](found)}\n<!-- end -->"
+        return f"<!-- table: {match.group(1)} -->\n{table(match.group(1))}\n<!-- end -->"
 
     return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", write, page, flags=re.DOTALL)
 

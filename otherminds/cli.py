@@ -335,10 +335,17 @@ def fit(options: Fit) -> None:
         _print_json(result)
         return
     print(f"{result['module']} of {result['game']}, {result['samples']:,} samples, {result['seconds']:.0f} s: {result['fit']}")
-    for name, score in result["scores"].items():
+    _print_scores(result["scores"])
+
+
+def _print_scores(scores: dict[str, Any]) -> None:
+    """Means and intervals, also those in groups; what is split by partner or player is in files."""
+    groups = {name: part for name, part in scores.items() if isinstance(part, dict) and not name.startswith("by_")}
+    inner = {f"{name}.{key}": value for name, part in groups.items() for key, value in part.items() if isinstance(value, dict)}
+    for name, score in (groups | inner).items():
         if "mean" in score:
             width = f"  [{score['low']:.4g}, {score['high']:.4g}]" if "low" in score else ""
-            print(f"  {name:<22} {score['mean']:.4g}{width}")
+            print(f"  {name:<32} {score['mean']:.4g}{width}")
 
 
 def diagnose(options: Diagnose) -> None:
@@ -355,10 +362,7 @@ def diagnose(options: Diagnose) -> None:
         if module == "findings":
             continue
         console.print(f"[bold]{module}[/]", highlight=False)
-        for name, score in found.items():
-            if isinstance(score, dict) and "mean" in score:
-                width = f"  [{score['low']:.4g}, {score['high']:.4g}]" if "low" in score else ""
-                console.print(f"  {name:<22} {score['mean']:.4g}{width}", markup=False, highlight=False)
+        _print_scores({name: part for name, part in found.items() if name not in ("first", "taught")})
     for finding in result["findings"]:
         figures = ", ".join(f"{name} {value}" for name, value in finding["evidence"].items())
         console.print(

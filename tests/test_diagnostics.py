@@ -334,6 +334,7 @@ CODES = {
     [
         ({}, None),
         ({"turned": {"mse": 0.1, "mse_unturned": 0.01}}, "not turned"),
+        ({"turned": {"mse": 0.1, "mse_unturned": 0.099}}, None),  # of a model that knows nothing yet
         ({"broken_laws": {"vanished": 5}}, "rules forbid"),
         ({"psnr": 20.0}, "blurred"),
         ({"reward_recall": 0.5}, "misses rewards"),
@@ -351,6 +352,7 @@ def test_what_a_world_model_is_blamed_for(change, words):
     [
         ({}, None, ""),
         ({"codes_used": 1}, "goals", "one code"),
+        ({"codes_used": 1, "usefulness": {"exact": -0.001}}, None, ""),  # random players are after nothing
         ({"hindsight": {"nats": 0.01, "of_entropy": 0.01}}, "goals", "true goals"),
         ({"cross_entropy": CODES["cross_entropy"] | {"shuffled": 0.9}}, "goals", "serve as well"),
         ({"cross_entropy": CODES["cross_entropy"] | {"inferred": 1.1, "by_bayes": 1.1}}, "beliefs", "not inferred"),

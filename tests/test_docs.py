@@ -1,14 +1,16 @@
 """What the pages say is true: tables come from files, named files exist, ids can be made, both READMEs hold the same commands."""
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+import tyro
 
-from otherminds import make
+from otherminds import config, make
 from otherminds.config import Convert, Evaluate, Fit, Train
 from otherminds.games import GAMES
 from otherminds.partners import PARTNERS
@@ -56,6 +58,16 @@ def test_our_options_named_beside_those_of_older_stacks_are_there():
             nested = field.default_factory() if field.default_factory is not MISSING else None
             ours |= {field.name} | {f"{field.name}.{part.name}" for part in (fields(nested) if nested else ())}
     assert found <= ours, found - ours
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_on_the_pages_can_be_typed(page):
+    """Every option is there and takes what it is given."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    for line in (line for block in blocks for line in block.splitlines()):
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["otherminds"] and "COMMAND" not in words:
+            tyro.cli(getattr(config, words[1].capitalize()), args=words[2:])
 
 
 def test_both_readmes_hold_the_same_commands():

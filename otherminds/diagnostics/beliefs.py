@@ -280,11 +280,13 @@ def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, An
             if not lasting:
                 parts["apart"].append(np.abs(here - best).mean(-1))
     whole = {name: np.concatenate(part) for name, part in parts.items() if part}
+    if not len(whole["step"]):
+        return {"by_step": [], "by_episode": []}  # nobody is known to be after anything
     exact_known = exact_known and "exact" in whole
     table = [_mean_row(whole, "step", "model", "exact", k, exact_known) for k in range(int(whole["step"].max()) + 1)]
     opens = [_mean_row(whole, "episode", "prior", "prior_exact", k, exact_known) for k in range(int(whole["episode"].max()) + 1)]
     found: dict[str, Any] = {"by_step": [row for row in table if row], "by_episode": [row for row in opens if row]}
-    if exact_known:
+    if exact_known and found["by_step"]:
         found["largest_difference"] = max(row["difference"] for row in found["by_step"])
     return found
 

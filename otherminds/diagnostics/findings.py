@@ -7,7 +7,9 @@ STAYS = 0.1  # by how much more often "stay" may be foreseen than it is played
 UNEQUAL = 0.1  # nats by which the players may differ in how well they foresee partners
 ABOVE = 0.15  # nats above the ceiling
 LITTLE = 0.2  # share of what a goal could bring
+MORE = 0.05  # hits beyond those of the commonest action that make a partner worth foreseeing
 NOTHING = 0.02  # nats that a goal could bring at best, where it is not worth asking
+CLEARLY = 0.8  # share of an error that is left where something explains it
 FOLLOWS = 0.99  # share of the steps learned from that have to follow the rules
 SHARE_OF_LAWS = 1e-3  # foreseen boards that may break a law
 BLURRED = 30.0  # decibels
@@ -54,7 +56,8 @@ def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
         brings = goal["shuffled"] - goal["told"]  # a model that was taught true goals is misled by those of others
         if brings < LITTLE * goal["usefulness_exact"]:
             findings.append(_finding("goals", "the goal that is told makes no difference: was it the partner's?", goal, *goal))
-    if found["top_1"] <= found["majority"]:
+    foreseeable = found["top_1_exact"] is None or found["top_1_exact"] > found["majority"] + MORE
+    if found["top_1"] <= found["majority"] and foreseeable:
         findings.append(_finding("opponent_model", "foresees no better than the commonest action", found, "top_1", "majority"))
     by_player = {name: part["cross_entropy"] for name, part in found["by_player"].items() if part["steps"] >= 500}
     if by_player and max(by_player.values()) - min(by_player.values()) > UNEQUAL:
@@ -69,7 +72,7 @@ def of_world_model(found: dict[str, Any]) -> list[Finding]:
     """`found` is of `world_model.scores`."""
     findings = []
     turned = found.get("turned")
-    if turned and turned["mse_unturned"] < turned["mse"]:
+    if turned and turned["mse_unturned"] < CLEARLY * turned["mse"]:
         findings.append(
             _finding(
                 "world_model",
@@ -95,6 +98,8 @@ def of_goals(found: dict[str, Any]) -> list[Finding]:
     """`found` is of `goals.scores`."""
     findings, missed = [], found["cross_entropy"]
     best = found["usefulness"]["exact"] if "usefulness" in found else missed["without"] - missed["hindsight"]
+    if "usefulness" in found and best < NOTHING:
+        return []  # partners whose goals, if they have any, do not show in what they do
     codes = found.get("codes_used")
     if codes == 1:
         findings.append(Finding("goals", "one code stands for everything", {"codes_used": codes}))
