@@ -22,6 +22,7 @@ from otherminds.opponent_model import is_board
 from otherminds.progress import track
 
 BELIEF_ROWS = 40_000  # of a dataset, through which beliefs are carried
+WINDOWS = 5000  # of steps in a row, along which a world model is fed with its own predictions
 DEEPEST = max(of_worlds.DEPTHS)
 END = 0.05  # share of a run's updates that its end is
 FINDINGS: dict[str, Callable[[dict[str, Any]], list[findings.Finding]]] = {
@@ -86,7 +87,7 @@ def _more_of_partners(model: Any, data: Dataset, random: np.random.Generator, as
 
 
 def _more_of_worlds(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
-    windows = samples.windows(data, min(asked.test_samples, 20_000), DEEPEST, random)
+    windows = samples.windows(data, min(asked.test_samples, WINDOWS), DEEPEST, random)
     table = of_worlds.open_loop(model, data.game, windows)
     return {"open_loop": {str(row["steps"]): row for row in table}}
 

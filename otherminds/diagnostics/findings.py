@@ -5,6 +5,7 @@ from typing import Any
 
 STAYS = 0.1  # by how much more often "stay" may be foreseen than it is played
 UNEQUAL = 0.1  # nats by which the players may differ in how well they foresee partners
+ENOUGH = 500  # steps of a player, below which it is not compared
 ABOVE = 0.15  # nats above the ceiling
 LITTLE = 0.2  # share of what a goal could bring
 MORE = 0.05  # hits beyond those of the commonest action that make a partner worth foreseeing
@@ -59,9 +60,13 @@ def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
     foreseeable = found["top_1_exact"] is None or found["top_1_exact"] > found["majority"] + MORE
     if found["top_1"] <= found["majority"] and foreseeable:
         findings.append(_finding("opponent_model", "foresees no better than the commonest action", found, "top_1", "majority"))
-    by_player = {name: part["cross_entropy"] for name, part in found["by_player"].items() if part["steps"] >= 500}
-    if by_player and max(by_player.values()) - min(by_player.values()) > UNEQUAL:
-        findings.append(Finding("opponent_model", "is not the same from every seat", {"cross_entropy": by_player}))
+    above = {
+        name: part["cross_entropy"] - (part["cross_entropy_exact"] or 0.0)  # what they look at differs, and so does its ceiling
+        for name, part in found["by_player"].items()
+        if part["steps"] >= ENOUGH
+    }
+    if above and max(above.values()) - min(above.values()) > UNEQUAL:
+        findings.append(Finding("opponent_model", "is not the same from every seat", {"above_exact": above}))
     if best is not None and found["cross_entropy"] > best + ABOVE and not findings:
         names = ("cross_entropy", "cross_entropy_exact", "top_1", "top_1_exact")
         findings.append(_finding("opponent_model", "is far above its ceiling", found, *names))
