@@ -69,7 +69,7 @@ def _goals(options: str = "", data: str = "mix4", samples: int = 150_000, epochs
     return Experiment("goals", "goals", data, text, **({"seeds": 3} | more))
 
 
-TOLD = "--opponent_model.identity True"
+TOLD = "--labels true --opponent_model.identity True"
 FAR = "--opponent_model.repeats 12"
 BRIEF: dict[str, Any] = {"epochs": 10, "seeds": 3}  # of comparisons
 
@@ -77,7 +77,7 @@ EXPERIMENTS = {
     # the main figures first
     "world_4x4": _world(beside=("mix4_test:--samples 100000",), drawn=True),
     "partners_4x4_named": _partners(TOLD, beside=("new4",), drawn=True),
-    "partners_4x4": _partners(beside=("new4",)),
+    "partners_4x4": _partners("--labels true", beside=("new4",)),
     "goals_4x4": _goals(samples=600_000, epochs=10, seeds=5, drawn=True),
     "by_hand_4x4": _goals(
         "--goals.kind manual --labels true",
@@ -129,14 +129,14 @@ EXPERIMENTS = {
     "world_pairs": _world(data="pairs4", epochs=20, seeds=3, beside=("random4", "switch4", "learned4")),
     "world_view": _world("--player 1", "view4", 20, seeds=3),
     "world_view_theirs": _world("", "view4", 20, seeds=3),
-    "partners_view": _partners("--player 1", "view4", 10, seeds=3),
-    "partners_view_theirs": _partners("--player 1 --partner-data theirs", "view4", 10, seeds=3),
+    "partners_view": _partners("--labels true --player 1", "view4", 10, seeds=3),
+    "partners_view_theirs": _partners("--labels true --player 1 --partner-data theirs", "view4", 10, seeds=3),
     "world_2_players": _world(data="two", epochs=20, seeds=3),
     "world_6_players": _world(data="six", epochs=10, seeds=3),
     "world_8_players": _world(data="eight", epochs=10, seeds=3),
     "goals_8x8": _goals(data="mix8", samples=100_000, epochs=10),
     "by_hand_8x8": _goals("--goals.kind manual --labels true", "pairs8", 150_000, 8),
-    "partners_8x8": _partners(FAR, "mix8", 6, seeds=3, beside=("new8",)),
+    "partners_8x8": _partners(f"--labels true {FAR}", "mix8", 6, seeds=3, beside=("new8",)),
 }
 
 

@@ -365,6 +365,7 @@ def diagnose(options: Diagnose) -> None:
         _print_scores({name: part for name, part in found.items() if name not in ("first", "taught")})
     for finding in result["findings"]:
         figures = ", ".join(f"{name} {value}" for name, value in finding["evidence"].items())
+        figures += f", in {finding['seeds']} seeds" if finding["seeds"] != "1 of 1" else ""
         console.print(
             f"BROKEN? {finding['module']}: {finding['what']} ({figures})", style="bold red", markup=False, highlight=False
         )

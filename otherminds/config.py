@@ -171,8 +171,8 @@ class MAPPO(Network):
 
 
 @dataclass(frozen=True)
-class OpponentModel:
-    """What a partner will do, given its view, its goal and, if known, who it is."""
+class PartnerNetwork:
+    """What foresees a partner's action from its view and what is told beside it."""
 
     torso: Literal["cells", "centred"] = "cells"
     """On boards: carry what lies there from cell to cell, good around walls; or look at the board as it lies around the partner,
@@ -185,6 +185,12 @@ class OpponentModel:
     """Units of the layer behind that; elsewhere, of all layers."""
     goal_input: Literal["concat", "film", "generated"] = "concat"
     """How what is told beside the view comes in."""
+
+
+@dataclass(frozen=True)
+class OpponentModel(PartnerNetwork):
+    """What a partner will do, given its view, its goal and, if known, who it is."""
+
     identity: Flag = False
     """Tell who the partner is."""
     goal: Flag = True
@@ -227,7 +233,7 @@ class Goals:
     """Units of each layer of what reads trajectories, elsewhere."""
     features: int = 32
     """Numbers that are read from a view, and that are remembered of views."""
-    acts: OpponentModel = field(default_factory=lambda: OpponentModel(torso="centred", goal_input="film"))
+    acts: PartnerNetwork = field(default_factory=lambda: PartnerNetwork(torso="centred", goal_input="film"))
     """The opponent model that reads the code, behind its view of the board."""
     learning_rate: float = 4e-3
     """At the beginning; it falls to 0 along half a cosine."""
@@ -240,7 +246,7 @@ class WorldModel:
     """What a step leads to: the next observation, the reward and whether it is over, given the joint action."""
 
     kind: Literal["direct", "latent"] = "direct"
-    """Predict the next observation at once, or a hidden state from which it is then drawn."""
+    """Several steps ahead, go on from what was foreseen, or from the hidden state behind it."""
     channels: int = 32
     """On boards: features of each cell."""
     repeats: int = 0
@@ -485,8 +491,9 @@ class Fit:
     """How often all samples are gone through."""
     trajectories: Literal["all", "rewarded"] = "all"
     """Of `opponent_model`: learn from all episodes of a partner, or from those in which it reached a goal."""
-    labels: Literal["true", "reached"] = "true"
-    """Of `opponent_model`, and of `goals` by hand: the goal that is told is the true one, or the one reached in the end."""
+    labels: Literal["reached", "true"] = "reached"
+    """Of `opponent_model`, and of `goals` by hand: in learning, the goal that is told is the one that is reached in the end, or
+    the true one, which only scripts tell. Measured is always with true goals told."""
     partner_data: Literal["public", "theirs"] = "public"
     """Of `opponent_model`: learn from what the one who looks can see of a partner, or from the partner's own view as well as
     it sees it. Measured is always on the first."""

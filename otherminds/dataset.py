@@ -64,6 +64,7 @@ class Dataset:
     game: Game
     partners: tuple[str, ...]
     source: dict[str, Any]  # the options it was collected with
+    digest: str = ""  # of all arrays, if it was read from a file
 
     def __len__(self) -> int:
         return len(self.rows.first)
@@ -194,7 +195,8 @@ def load(path: Path, game: str | None = None) -> Dataset:
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError) as problem:
         raise BadInput(f"{path} is damaged or no dataset: {problem}") from problem
     require(game is None or schema["game"] == game, f"{path} holds games of {schema['game']}, expected {game}")
-    dataset = Dataset(Rows(**arrays), make(schema["game"]), tuple(schema["partners"]), schema["source"])
+    digest = hashlib.sha256(json.dumps(schema["arrays"], sort_keys=True).encode()).hexdigest()
+    dataset = Dataset(Rows(**arrays), make(schema["game"]), tuple(schema["partners"]), schema["source"], digest)
     _check_rows(dataset, path)
     return dataset
 

@@ -41,10 +41,12 @@ def diagnose(options: Diagnose) -> dict[str, Any]:
     found: list[findings.Finding] = []
     for target in options.targets:
         folder = runs.find(target)
-        is_fit = "fit" in runs.read_json(folder / "config.json")
-        module = fit.load(target).options.module if is_fit else "policy"
+        config = runs.read_json(folder / "config.json")
+        require(isinstance(config, dict), f"{folder / 'config.json'}: expected settings in braces")
+        fitted = fit.load(target) if "fit" in config else None
+        module = fitted.options.module if fitted else "policy"
         require(module not in result, f"'{target}' is another {module.replace('_', ' ')}: diagnose one at a time")
-        measured, broken = _of_fit(folder, fit.load(target), options) if is_fit else _of_run(folder, options)
+        measured, broken = _of_fit(folder, fitted, options) if fitted else _of_run(folder, options)
         result[module] = measured
         found += broken
         _write(folder / "diagnostics", measured, broken)
@@ -61,35 +63,38 @@ def _write(place: Path, measured: dict[str, Any], broken: list[findings.Finding]
 
 def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, Any], list[findings.Finding]]:
     """Measures of every seed, as means with intervals; of the first also as pictures."""
-    given = dataset.load(options.data, fitted.game.id) if options.data else dataset.load(fitted.options.data, fitted.game.id)
+    given = dataset.load(options.data or fitted.options.data, fitted.game.id)
+    same = given.digest == fitted.data_sha256
+    if options.data is None:
+        require(
+            same or not fitted.data_sha256,
+            f"{fitted.options.data} is not what {folder} learned from: it was collected anew; give --data another file",
+        )
+    else:
+        require(not same, f"{options.data} is what {folder} learned from: leave --data out, and what was held out is measured")
     asked = dataclasses.replace(fitted.options, test_samples=options.samples)
-    scores, module = [], fitted.options.module
+    scores, broken, module = [], [], fitted.options.module
     for k, model in enumerate(track(fitted.modules, f"diagnose {module}")):
         training, held_out = given.split(asked.held_out, asked.seed + k) if options.data is None else (given, given)
         random = np.random.default_rng(options.seed)
         measured = fit.TESTS[module](asked, held_out, training, fitted.partners, random)(model)
-        measured |= MORE[module](model, held_out, random, asked, options)
-        if k == 0:
-            broken = findings.of_samples(module, fitted.taught) + FINDINGS[module](measured)
-            (folder / "diagnostics").mkdir(exist_ok=True)
-            if options.pictures:
-                DRAW[module](model, held_out, measured, random, asked, folder / "diagnostics")
-                rows = [row for row in runs.rows(folder / "metrics.jsonl") if row["metrics"]]
-                pictures.losses(rows, folder / "diagnostics" / "losses.png")
+        if module in MORE:
+            measured |= MORE[module](model, held_out, random, asked, options)
+        broken.append(findings.of_samples(module, fitted.taught) + FINDINGS[module](measured))
+        (folder / "diagnostics").mkdir(exist_ok=True)
+        if k == 0 and options.pictures:
+            DRAW[module](model, held_out, measured, random, asked, folder / "diagnostics")
+            pictures.losses(list(runs.rows(folder / "metrics.jsonl")), folder / "diagnostics" / "losses.png")
         scores.append(measured)
     where = {"data": str(options.data or fitted.options.data), "held_out": options.data is None, "seeds": len(scores)}
     where["taught"] = fitted.taught
-    return where | fit.over_seeds(scores) | {"first": scores[0]}, broken
-
-
-def _more_of_partners(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
-    return {}
+    return where | fit.over_seeds(scores) | {"first": scores[0]}, findings.of_all_seeds(broken)
 
 
 def _more_of_worlds(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
     windows = samples.windows(data, min(asked.test_samples, WINDOWS), DEEPEST, random)
     table = of_worlds.open_loop(model, data.game, windows)
-    return {"open_loop": {str(row["steps"]): row for row in table}}
+    return {"open_loop": {str(row["steps"]): row for row in table}, "reward_target": asked.world_model.reward_target}
 
 
 def _more_of_goals(
@@ -109,7 +114,6 @@ def _more_of_goals(
 
 
 MORE: dict[str, Callable[..., dict[str, Any]]] = {
-    "opponent_model": _more_of_partners,
     "goals": _more_of_goals,
     "world_model": _more_of_worlds,
 }
@@ -158,10 +162,11 @@ def _draw_goals(
         used = [k for k in range(len(model.codebook)) if (code[known] == k).mean() > 0.01]
         meant = [np.bincount(goal[known & (code == k)], minlength=len(data.game.goals)) for k in used]
         words = [f"{count.max() / count.sum():.0%} {data.game.goals[int(count.argmax())]}" for count in meant]
-        odds = np.exp(np.asarray(model.each_code(_first_moment(rows)))[0, 0])[used]
+        shown = int(np.asarray(rows.view[:, 0, 0]).reshape(len(code), -1).any(1).argmax())  # somebody who can be seen
+        odds = np.exp(np.asarray(model.each_code(_moment(rows, shown)))[0, 0])[used]
         shares = [float((code[known] == k).mean()) for k in used]
         pictures.codes(
-            np.asarray(rows.view[0, 0]), data.game.seats, odds, shares, words, data.game.action_names, place / "codes.png"
+            np.asarray(rows.view[shown, 0]), data.game.seats, odds, shares, words, data.game.action_names, place / "codes.png"
         )
 
 
@@ -172,10 +177,10 @@ def _codes(model: goals.Goals, rows: goals.Sequences) -> dict[str, Any]:
     return found | ({} if model.codebook is None else {"code": drawn_from.logits.argmax(-1)})
 
 
-def _first_moment(rows: goals.Sequences) -> goals.Sequences:
-    """The first step of the first episode."""
-    fields = {name: getattr(rows, name)[:1, :1] for name in ("view", "action", "reward", "value", "seen")}
-    return goals.Sequences(**fields, label=rows.label[:1])
+def _moment(rows: goals.Sequences, episode: int) -> goals.Sequences:
+    """The first step of an episode."""
+    fields = {name: getattr(rows, name)[episode : episode + 1, :1] for name in ("view", "action", "reward", "value", "seen")}
+    return goals.Sequences(**fields, label=rows.label[episode : episode + 1])
 
 
 DRAW: dict[str, Callable[..., None]] = {"opponent_model": _draw_partners, "goals": _draw_goals, "world_model": _draw_worlds}

@@ -4,6 +4,7 @@ What is left behind is a run like any other: settings, rows of metrics, tables, 
 """
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -65,9 +66,9 @@ def opponent_model_task(options: Fit, data: Dataset, seed: int) -> Task:
     require(not config.goal or bool(game.goals), f"{game.id} names no goals: --opponent_model.goal False")
     random = np.random.default_rng(seed)
     training, held_out = data.split(options.held_out, seed)
-    known, partners = training.rows.probabilities, len(data.partners)
+    known, partners = (training.rows.probabilities,) * 3, len(data.partners)
     chosen = (options.player, options.labels, options.trajectories, options.partner_data)
-    train = samples.partner_steps(training, options.samples, random, known, known, data.partners, *chosen)
+    train = samples.partner_steps(training, options.samples, random, known, data.partners, *chosen)
 
     def loss(
         model: opponent_model.OpponentModel, steps: samples.PartnerSteps, key: Array, progress: Array
@@ -87,7 +88,7 @@ def world_model_task(options: Fit, data: Dataset, seed: int) -> Task:
     random = np.random.default_rng(seed)
     training, held_out = data.split(options.held_out, seed)
     value = value_of(training, config, seed) if config.reward_target == "r+v" else None
-    target, later_target = (reward_target(config, part, value) for part in (training, held_out))
+    target, later_target = (reward_targets(config, part, value) for part in (training, held_out))
     train, _, _ = samples.own_steps(training, options.samples, random, target, options.player)
 
     def loss(model: Any, steps: world_model.Step, key: Array, progress: Array) -> tuple[Array, dict[str, Array]]:
@@ -104,6 +105,11 @@ def goals_task(options: Fit, data: Dataset, seed: int) -> Task:
     training, held_out = data.split(options.held_out, seed)
     chosen = (config.steps, random, config.discount, options.player, options.labels)
     train, _ = samples.sequences(training, options.samples, *chosen)
+    labelled = config.kind != "manual" or bool((train.label >= 0).any())
+    require(
+        labelled,
+        "no episode of the dataset shows a goal to learn by hand: --goals.kind vq, or --labels true where they are known",
+    )
     module = fresh(options, data.game, len(data.partners), random)
     test = goals_test(options, held_out, training, data.partners, random)
     taught = samples.off_the_board(data.game, train.view[train.seen])
@@ -117,16 +123,17 @@ TASKS: dict[str, Callable[[Fit, Dataset, int], Task]] = {
 }
 
 
-def reward_target(config: WorldModel, data: Dataset, value: Any) -> np.ndarray:
-    """[N, A]: what the reward head should say of each step; `value` is of what follows."""
+def reward_targets(config: WorldModel, data: Dataset, value: Any) -> np.ndarray:
+    """[N, A]: what the reward head should say of each step; `value`, where it is needed, tells what an observation is worth."""
     rows = data.rows
-    if config.reward_target == "q":
-        return samples.returns_to_go(data, config.discount)
-    if config.reward_target != "r+v":
-        return rows.reward
-    flat = jnp.asarray(rows.next_observation.reshape(-1, *data.game.observation_shape))
-    later = np.asarray(predicted(value, _valued, flat, data.game)).reshape(rows.reward.shape)
-    return rows.reward + config.discount * np.where(rows.terminated, 0.0, later)
+    later = jnp.zeros(rows.reward.size)
+    if value is not None:
+        flat = jnp.asarray(rows.next_observation.reshape(-1, *data.game.observation_shape))
+        later = predicted(value, _valued, flat, data.game)
+    parts = (rows.reward, samples.returns_to_go(data, config.discount), rows.terminated)
+    reward, returns, end = (jnp.asarray(part).reshape(-1) for part in parts)
+    target = world_model.reward_target(config.reward_target, reward, later, returns, end, config.discount)
+    return np.asarray(target).reshape(rows.reward.shape)
 
 
 def _valued(model: tuple[Torso, Dense], observation: Array, game: Game) -> Float[Array, " n"]:
@@ -157,11 +164,14 @@ def value_of(data: Dataset, config: WorldModel, seed: int) -> Any:
 def opponent_model_test(
     options: Fit, data: Dataset, counted_on: Dataset, partners: tuple[str, ...], random: np.random.Generator
 ) -> Test:
-    """`counted_on` are the games that tell how often each partner is met; `partners` those the model can be told of."""
+    """`counted_on` are the games that tell how often each partner is met; `partners` those the model can be told of.
+
+    True goals are told, whatever the labels were in learning.
+    """
     config = options.opponent_model
-    told = ((config.goal, config.identity), (False, config.identity))
-    best, without = of_beliefs.ceilings(data, counted_on, *told)
-    steps = samples.partner_steps(data, options.test_samples, random, best, without, partners, options.player)
+    told, without = of_beliefs.ceilings(data, counted_on, (config.goal, config.identity), (False, config.identity))
+    best = (told.bound, told.mixture, without.bound)
+    steps = samples.partner_steps(data, options.test_samples, random, best, partners, options.player)
     return lambda model: of_partners.scores(model, config, data.game, partners, steps)
 
 
@@ -185,7 +195,8 @@ def goals_test(options: Fit, data: Dataset, counted_on: Dataset, partners: tuple
     test, where = samples.sequences(data, options.test_samples, *chosen)
     goal = data.rows.goal[where["row"], where["seat"]].astype(int)
     exact = of_beliefs.history(data, counted_on, where["row"], where["seat"], where["seen"])
-    return lambda model: of_goals.scores(model, test, goal, exact)
+    episode = (np.cumsum(data.rows.first) - 1)[where["row"][:, 0]]
+    return lambda model: of_goals.scores(model, test, goal, episode, exact)
 
 
 TESTS: dict[str, Callable[..., Test]] = {
@@ -204,7 +215,8 @@ def fit(options: Fit) -> dict[str, Any]:
     data = datasets.load(options.data)
     seats = data.game.seats
     require(options.player in (None, *range(1, seats + 1)), f"--player is {options.player}, expected a number from 1 to {seats}")
-    folder = runs.folder_of(options.name or f"{options.module}-{options.data.stem}")
+    folder = runs.folder_of(f"{options.module}-{options.data.stem}" if options.name is None else options.name)
+    runs.require_name(folder)
     require(not folder.exists(), f"{folder} exists already: give another --name, or remove it first")
     tasks = [TASKS[options.module](options, data, options.seed)]  # what cannot be fitted should be said before a folder is there
     begin = time.perf_counter()
@@ -226,7 +238,7 @@ def fit(options: Fit) -> dict[str, Any]:
     finally:
         rows.close()
     facts = {"fit": runs.as_dict(options) | {"data": str(options.data)}, "game": data.game.id, "partners": list(data.partners)}
-    facts["taught"] = task.taught
+    facts |= {"taught": task.taught, "data_sha256": data.digest}
     checkpoint.save(folder, options.epochs, stack(modules), facts)
     result = {
         "fit": str(folder),
@@ -248,13 +260,35 @@ def check(options: Fit) -> None:
     for name in ("samples", "test_samples", "epochs", "seeds"):
         require(getattr(options, name) > 0, f"--{name.replace('_', '-')} is {getattr(options, name)}, expected at least 1")
     require(0 < options.held_out < 1, f"--held-out is {options.held_out}, expected a share between 0 and 1")
-    config = getattr(options, options.module)
-    for name, value in dataclasses.asdict(config).items():
-        finite = not isinstance(value, float) or math.isfinite(value)
-        require(finite, f"--{options.module}.{name} is {value}, expected a finite number")
-    require(config.batch > 0, f"--{options.module}.batch is {config.batch}, expected at least 1")
-    rate = config.learning_rate
-    require(0 <= rate < 1, f"--{options.module}.learning-rate is {rate}, expected a number from 0 to 1")
+    check_settings(getattr(options, options.module), f"--{options.module}")
+
+
+LEAST = {"repeats": 0, "codes": 2, "steps": goals.LATER + 1, "horizon": goals.LATER}
+"""The smallest whole number that makes sense; 1 for all others."""
+SHARES = ("discount", "learning_rate")  # numbers from 0 to 1
+
+
+def check_settings(config: Any, owner: str) -> None:
+    """Refuse numbers that make no sense, by name, before anything is made of them."""
+    for name, value in ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config)):
+        option = f"{owner}.{name.replace('_', '-')}"
+        if dataclasses.is_dataclass(value):
+            check_settings(value, option)
+        elif isinstance(value, bool | str):
+            continue
+        elif isinstance(value, int):
+            least = LEAST.get(name, 1)
+            require(least <= value < 10_000, f"{option} is {value}, expected a whole number from {least} to 9999")
+        elif isinstance(value, float):
+            most = 1.0 if name in SHARES else math.inf
+            fits = math.isfinite(value) and 0 <= value <= most
+            require(fits, f"{option} is {value}, expected a finite number of at least 0" + (" and at most 1" * (most == 1)))
+        elif name == "hidden":
+            fits = len(value) > 0 and all(0 < count < 10_000 for count in value)
+            require(fits, f"{option} is {value}, expected the units of each layer: {option} 64 64")
+        elif value:  # weights of planes
+            fits = all(math.isfinite(weight) and weight >= 0 for weight in value) and any(value)
+            require(fits, f"{option} is {value}, expected numbers of at least 0, not all of them 0")
 
 
 def epochs(task: Task, count: int, seed: int) -> Iterator[tuple[int, Any, dict[str, float]]]:
@@ -334,6 +368,7 @@ class Fitted:
     game: Game
     partners: tuple[str, ...]
     taught: dict[str, float]
+    data_sha256: str
     modules: tuple[Any, ...]
 
 
@@ -344,6 +379,11 @@ def load(name: str) -> Fitted:
     require(found is not None and "fit" in found.facts, f"{folder} is no fit that came to its end: otherminds fit ...")
     assert found is not None
     settings = dict(found.facts["fit"])
+    written = runs.read_json(folder / "config.json")
+    require(
+        isinstance(written, dict) and written.get("fit") == json.loads(json.dumps(settings)),
+        f"{folder / 'config.json'} is not what the fit was made with: it was edited since, or is another's",
+    )
     options: Fit = runs.from_dict(Fit, settings, f"{folder}: fit")
     game, partners = make(found.facts["game"]), tuple(found.facts["partners"])
     like = fresh(options, game, len(partners), np.random.default_rng(0))
@@ -351,7 +391,8 @@ def load(name: str) -> Fitted:
         eqx.combine(checkpoint.filled(eqx.filter(like, eqx.is_array), {n: a[k] for n, a in found.arrays.items()}), like)
         for k in range(options.seeds)
     ]
-    return Fitted(options, game, partners, found.facts.get("taught", {}), tuple(modules))
+    facts = found.facts
+    return Fitted(options, game, partners, facts.get("taught", {}), facts.get("data_sha256", ""), tuple(modules))
 
 
 def fresh(options: Fit, game: Game, partners: int, random: np.random.Generator) -> Any:

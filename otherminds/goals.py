@@ -1,7 +1,7 @@
 """What partners are after: goals given by hand, or codes that are learned, good for foreseeing what partners do.
 
-By hand, a whole episode is labelled with the goal that was reached in it. A learned code is read in hindsight from later steps,
-never from the step it is used on. While a game goes on nobody knows them: the code
+By hand, an episode is labelled with the goal that was reached in it. A learned code is read in hindsight from what is seen two
+steps later and on: where a partner stands after one step is what it did in it. While a game goes on nobody knows them: the code
 is then inferred from earlier steps, by a recurrent network, or by Bayes' rule over the codes (`beliefs.after_action`).
 """
 
@@ -20,6 +20,7 @@ from otherminds.networks import Cells, Centred, Core, Dense, Torso, unroll
 from otherminds.opponent_model import OpponentModel, is_board
 
 SPREAD = 3.0  # bounds of a code's log-variance
+LATER = 2  # steps between one that a code is used on and the first that it is read from
 
 
 class Sequences(eqx.Module):
@@ -155,7 +156,7 @@ class Goals(eqx.Module):
     # --- hindsight ---
 
     def hindsight(self, rows: Sequences, seen: Float[Array, "n T features"]) -> tuple[Float[Array, "n T size"], Array]:
-        """(raw code after each step, from later ones alone; whether there are any)."""
+        """(raw code of each step, from those `LATER` and on; whether there are any)."""
         config = self.config
         steps = rows.seen.shape[1]
         target, any_later = targets(rows, config.horizon, config.choice)
@@ -174,8 +175,9 @@ class Goals(eqx.Module):
         start = jnp.zeros((len(rows.seen), self.later.memory))
         memory, _ = unroll(self.later, start, backwards[0], jnp.zeros_like(backwards[1]), backwards[1])
         read = jnp.swapaxes(jnp.flip(memory, 0), 0, 1)  # after reading this step and all later ones
-        after = jnp.concatenate([read[:, 1:], jnp.zeros_like(read[:, :1])], 1)
-        return self.to_code(after), any_later
+        after = jnp.concatenate([read[:, LATER:], jnp.zeros_like(read[:, :LATER])], 1)[:, : read.shape[1]]
+        seen_later = jnp.concatenate([rows.seen[:, LATER:], jnp.zeros_like(rows.seen[:, :LATER])], 1)[:, : read.shape[1]]
+        return self.to_code(after), seen_later
 
     def settled(self, raw: Float[Array, "*n raw"], key: PRNGKeyArray | None) -> tuple[Float[Array, "*n size"], Belief]:
         """(the code that is used, what it was drawn from). Without a key, nothing is drawn."""
@@ -233,7 +235,7 @@ def targets(rows: Sequences, horizon: int, choice: str) -> tuple[Int[Array, "n T
     least to the one who looks, or the last."""
     steps = jnp.arange(rows.seen.shape[1])
     ahead = steps[None, :] - steps[:, None]
-    allowed = ((ahead > 0) & (ahead <= horizon))[None] & rows.seen[:, None, :]
+    allowed = ((ahead >= LATER) & (ahead <= horizon))[None] & rows.seen[:, None, :]
     worth = {"optimistic": rows.value, "conservative": -rows.value, "last": jnp.zeros_like(rows.value)}[choice]
     score = jnp.where(allowed, worth[:, None, :] + 1e-4 * steps[None, None, :], -jnp.inf)  # of equals, the later
     return score.argmax(-1), allowed.any(-1)

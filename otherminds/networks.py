@@ -207,13 +207,14 @@ class Centred(eqx.Module):
         others, inside = x[..., 1 : self.players].sum(-1, keepdims=True), jnp.ones((count, height, width, 1))
         around = [(0, 0), (height - 1, height - 1), (width - 1, width - 1), (0, 0)]
         padded = jnp.pad(jnp.concatenate([others, x[..., self.players :], inside], -1), around)
-        place = x[..., 0].reshape(count, -1).argmax(-1)
+        own = x[..., 0].reshape(count, -1)
+        place, shown = own.argmax(-1), own.any(-1)  # whoever is out of sight is nowhere: nothing is seen around it
 
         def cut(board: Array, place: Array) -> Array:
             size = (2 * height - 1, 2 * width - 1, board.shape[-1])
             return jax.lax.dynamic_slice(board, (place // width, place % width, 0), size)
 
-        features = jax.vmap(cut)(padded, place).reshape(count, -1)
+        features = jax.vmap(cut)(padded, place).reshape(count, -1) * shown[:, None]
         for layer in self.layers:
             features = jax.nn.relu(layer(features))
         return features

@@ -8,11 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int
 
 from otherminds.config import OpponentModel as Config
+from otherminds.config import PartnerNetwork
 from otherminds.games.base import Game
-from otherminds.games.ego import seen_from
 from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Centred, Conditioned, Dense, Torso
 
@@ -27,7 +27,7 @@ class OpponentModel(eqx.Module):
     everywhere: bool = eqx.field(static=True)  # what is told is told to every cell
 
     @staticmethod
-    def make(config: Config, game: Game, told: int, random: np.random.Generator) -> "OpponentModel":
+    def make(config: PartnerNetwork, game: Game, told: int, random: np.random.Generator) -> "OpponentModel":
         """`told` is how many numbers are told beside the view."""
         on_board, shape = is_board(game), game.observation_shape
         everywhere = on_board and config.torso == "cells" and config.goal_input == "concat"
@@ -67,12 +67,6 @@ class OpponentModel(eqx.Module):
 def is_board(game: Game) -> bool:
     """Whether observations are planes of which the first show the players."""
     return len(game.observation_shape) == 3 and game.shown_of_each == 1
-
-
-def view_of(game: Game, observation: Num[Array, "n ..."], place: int) -> Float[Array, "n ..."]:
-    """What the partner at `place` in ego order sees, as far as our own observation shows it, scaled."""
-    turned = seen_from(observation, place, game.seats, game.shown_of_each, len(game.observation_shape))
-    return game.scaled(turned)
 
 
 def told_size(config: Config, game: Game, goals: int, identities: int) -> int:

@@ -26,8 +26,9 @@ class PartnerSteps(eqx.Module):
     action: Int[Array, " n"]
     goal: Int[Array, " n"]  # that is told; the number of goals stands for none
     who: Int[Array, " n"]  # -1 for somebody unknown
-    ceiling: Float[Array, "n actions"]  # what could be known at best; zeros where nobody can say
-    without: Float[Array, "n actions"]  # the same, had the goal not been told
+    ceiling: Float[Array, "n actions"]  # what could be known at best by what is told; zeros where nobody can say
+    mixture: Float[Array, "n actions"]  # what is known by what is told and the time alone
+    without: Float[Array, "n actions"]  # what could be known at best, had the goal not been told
     ego: Int[Array, " n"]  # who looks
 
     def told(
@@ -43,8 +44,7 @@ def partner_steps(
     data: Dataset,
     count: int,
     random: np.random.Generator,
-    ceiling: np.ndarray,
-    without: np.ndarray,
+    best: tuple[np.ndarray, np.ndarray, np.ndarray],
     partners: Sequence[str],
     player: int | None = None,
     labels: Labels = "true",
@@ -53,10 +53,10 @@ def partner_steps(
 ) -> PartnerSteps:
     """Up to `count` different steps of partners, each seen by one other who is there, drawn at random (or `player`, from 1).
 
-    `ceiling` and `without` [N, A, actions] are kept beside them; `partners` are the names that `who` counts through.
+    `best` are `ceiling`, `mixture` and `without` [N, A, actions]; `partners` are the names that `who` counts through.
     """
     rows, game = data.rows, data.game
-    reached = reached_in_episode(data)
+    reached = reached_next(data)
     looks = rows.present if player is None else rows.present & (np.arange(game.seats) == player - 1)
     seen = rows.present & ((looks.sum(1, keepdims=True) - looks) > 0)
     if trajectories == "rewarded":
@@ -71,8 +71,8 @@ def partner_steps(
     known = np.array([list(partners).index(name) if name in partners else -1 for name in data.partners])
     numbers = (place, rows.action[row, seat], np.where(goal < 0, len(game.goals), goal), known[rows.who[row, seat]], ego)
     place_, action, goal_, who, ego_ = (jnp.asarray(column, jnp.int32) for column in numbers)
-    best, untold = (jnp.asarray(part[row, seat]) for part in (ceiling, without))
-    return PartnerSteps(jnp.asarray(view), place_, action, goal_, who, best, untold, ego_)
+    ceiling, mixture, without = (jnp.asarray(part[row, seat]) for part in best)
+    return PartnerSteps(jnp.asarray(view), place_, action, goal_, who, ceiling, mixture, without, ego_)
 
 
 def seen_by(data: Dataset, row: np.ndarray, ego: np.ndarray, place: np.ndarray) -> np.ndarray:
@@ -85,13 +85,16 @@ def seen_by(data: Dataset, row: np.ndarray, ego: np.ndarray, place: np.ndarray) 
     return view
 
 
-def reached_in_episode(data: Dataset) -> np.ndarray:
-    """[N, A]: the goal that each seat reaches in the episode of each row; -1 for none."""
-    rows = data.rows
-    episode = np.cumsum(rows.first) - 1
-    reached = np.full((episode[-1] + 1, rows.goal_reached.shape[1]), -1, np.int16)
-    np.maximum.at(reached, episode, rows.goal_reached)
-    return reached[episode]
+def reached_next(data: Dataset) -> np.ndarray:
+    """[N, A]: the goal that each seat reaches next, in the step of a row or later in its episode; -1 for none."""
+    table, found = data.table(), np.full_like(data.rows.goal_reached, -1)
+    following = np.full((len(table), found.shape[1]), -1, found.dtype)
+    for step in range(table.shape[1] - 1, -1, -1):
+        there = table[:, step] >= 0
+        now = data.rows.goal_reached[table[there, step]]
+        following[there] = np.where(now >= 0, now, following[there])
+        found[table[there, step]] = following[there]
+    return found
 
 
 def some(which: np.ndarray, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -155,12 +158,12 @@ def windows(data: Dataset, count: int, steps: int, random: np.random.Generator) 
 
 def returns_to_go(data: Dataset, discount: float) -> np.ndarray:
     """[N, A]: what each seat earns from each row to the end of its episode, later rewards discounted."""
-    rows = data.rows
-    found = np.zeros_like(rows.reward)
-    later = np.zeros(rows.reward.shape[1], rows.reward.dtype)
-    for n in range(len(found) - 1, -1, -1):
-        later = rows.reward[n] + (0.0 if rows.end[n] else discount * later)
-        found[n] = later
+    table, found = data.table(), np.zeros_like(data.rows.reward)
+    later = np.zeros((len(table), found.shape[1]), found.dtype)
+    for step in range(table.shape[1] - 1, -1, -1):
+        there = table[:, step] >= 0
+        later[there] = data.rows.reward[table[there, step]] + discount * later[there]
+        found[table[there, step]] = later[there]
     return found
 
 
@@ -232,6 +235,6 @@ def sequences(
     action, reward, value = (column[index, by[:, None]] for column, by in zip(columns, (seat, seat, ego), strict=True))
     reward, value = (jnp.asarray(np.where(seen, part, 0.0)) for part in (reward, value))
     played = jnp.asarray(np.where(seen, action, -1), jnp.int32)
-    label = (rows.goal if labels == "true" else reached_in_episode(data))[index[:, 0], seat].astype(np.int32)
+    label = (rows.goal if labels == "true" else reached_next(data))[index[:, 0], seat].astype(np.int32)
     found = goals.Sequences(jnp.asarray(view), played, reward, value, jnp.asarray(seen), jnp.asarray(label))
     return found, {"row": index, "seat": np.broadcast_to(seat[:, None], index.shape), "seen": seen}

@@ -62,9 +62,15 @@ class WorldModel(eqx.Module):
     heads: Dense  # reward, end and, on a board, whether the player leaves it
     game: Game = eqx.field(static=True)
     on_board: bool = eqx.field(static=True)
+    latent: bool = eqx.field(static=True)  # several steps ahead it goes on from its hidden state, not from what it would see
 
     @staticmethod
     def make(config: Config, game: Game, random: np.random.Generator) -> "WorldModel":
+        for name in ("consistency", "contrastive"):
+            require(
+                config.kind == "latent" or getattr(config, name) == 0,
+                f"--world_model.{name} is of hidden states: --world_model.kind latent",
+            )
         require(not game.continuous, f"{game.id} has continuous actions: the world model takes discrete ones")
         joint = game.seats * game.actions
         on_board = is_board(game)
@@ -87,6 +93,7 @@ class WorldModel(eqx.Module):
             heads=Dense.make(random, size, 3 if on_board else 2, 0.1),
             game=game,
             on_board=on_board,
+            latent=config.kind == "latent",
         )
 
     def encode(self, observation: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
@@ -145,8 +152,12 @@ class WorldModel(eqx.Module):
         things = stays[..., players:, :, :] + jnp.moveaxis(drawn[..., 0, :, :, 2:], -1, -3)
         return jnp.concatenate([standing, things], -3)
 
-    def __call__(self, observation: Float[Array, "n ..."], action: Int[Array, "n A"]) -> Prediction:
-        hidden, reward, end, leaves = self.step(self.encode(observation), observation, action)
+    def __call__(
+        self, observation: Float[Array, "n ..."], action: Int[Array, "n A"], hidden: Float[Array, "n ..."] | None = None
+    ) -> Prediction:
+        """`hidden` is the state behind the observation, if it is known from the step before."""
+        behind = self.encode(observation) if hidden is None else hidden
+        hidden, reward, end, leaves = self.step(behind, observation, action)
         return Prediction(self.decode(hidden, observation, leaves), reward, end, hidden)
 
 

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from otherminds import dataset, fit, samples
-from otherminds.config import BadInput, Collect, Diagnose, Fit, Goals, OpponentModel, WorldModel
+from otherminds.config import BadInput, Collect, Diagnose, Fit, Goals, OpponentModel, PartnerNetwork, WorldModel
 from otherminds.diagnose import diagnose
 from otherminds.diagnostics import findings
 
 GAME = "stag_hunt?height=3&width=3&players=3&hares=2"
 STAY = 4
-ACTS = OpponentModel(torso="centred", goal_input="film", hidden=(32,), batch=64)
+ACTS = PartnerNetwork(torso="centred", goal_input="film", hidden=(32,))
 SMALL = {
     "opponent_model": OpponentModel(torso="centred", goal_input="film", hidden=(32,), batch=64),
     "world_model": WorldModel(channels=12, batch=32),
@@ -37,7 +37,7 @@ def data(place):
 
 
 def fitted(data, module, place, name, epochs=6, **more):
-    fit.fit(Fit(module, data, name=str(place / name), epochs=epochs, **(SMALL | more)))
+    fit.fit(Fit(module, data, name=str(place / name), epochs=epochs, labels="true", **(SMALL | more)))
     return str(place / name)
 
 
@@ -147,3 +147,48 @@ def test_what_cannot_be_diagnosed_is_refused(healthy, data, place):
     dataset.save(dataset.gather(Collect(other, game="matrix-ipd", seats="random", episodes=8, parallel=4)), other)
     with pytest.raises(BadInput, match="holds games of matrix-ipd"):
         diagnose(Diagnose((healthy[0],), data=other))
+
+
+def test_other_games_than_it_learned_from_are_not_taken_for_those(data, place):
+    path = place / "again.npz"
+    path.write_bytes(data.read_bytes())
+    name = fitted(path, "opponent_model", place, "again", epochs=1)
+    with pytest.raises(BadInput, match=r"is what .* learned from"):
+        diagnose(Diagnose((name,), data=path))
+    path.unlink()
+    dataset.save(dataset.gather(Collect(path, game=GAME, seats="random", episodes=40, parallel=4)), path)
+    with pytest.raises(BadInput, match="collected anew"):
+        diagnose(Diagnose((name,)))
+
+
+def test_an_edited_fit_is_refused_and_lost_rows_are_done_without(healthy, data, place):
+    name = fitted(data, "opponent_model", place, "edited", epochs=1)
+    folder = place / "edited"
+    (folder / "metrics.jsonl").unlink()
+    diagnose(Diagnose((name,), samples=300))
+    config = json.loads((folder / "config.json").read_text())
+    config["fit"]["held_out"] = 0.5
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput, match="not what the fit was made with"):
+        diagnose(Diagnose((name,)))
+    (folder / "config.json").write_text("5")
+    with pytest.raises(BadInput, match="expected settings in braces"):
+        diagnose(Diagnose((name,)))
+
+
+def test_what_is_found_in_some_seeds_is_said_to_be():
+    one = findings.Finding("goals", "is lost", {"x": 1})
+    assert findings.of_all_seeds([[one], [], [one]]) == [dataclasses.replace(one, seeds="2 of 3")]
+
+
+def test_partners_out_of_sight_are_scored_apart(place):
+    """Nobody can foresee whom one cannot see: no ceiling, and no blame."""
+    path = place / "near.npz"
+    near = "stag_hunt?height=4&width=4&players=2&hares=2&view=1"
+    dataset.save(dataset.gather(Collect(path, game=near, seats="nearest_stag+nearest_hare", episodes=200, parallel=20)), path)
+    names = [fitted(path, module, place, f"near_{module}", epochs=1) for module in ("opponent_model", "goals")]
+    result = diagnose(Diagnose(tuple(names), samples=500))
+    found = result["opponent_model"]["first"]
+    assert found["by_sight"]["out_of_sight"]["steps"] > 0
+    assert found["cross_entropy_exact"] is None
+    assert "far from" not in what(result)

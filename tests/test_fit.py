@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otherminds import dataset, fit, make, runs, world_model
-from otherminds.config import BadInput, Collect, Fit, OpponentModel, WorldModel
+from otherminds.config import BadInput, Collect, Fit, Goals, OpponentModel, PartnerNetwork, WorldModel
 
 GAME = "stag_hunt?height=3&width=3&players=2&hares=2"
 POOL = "nearest_stag+nearest_hare"
@@ -88,7 +88,18 @@ def test_a_fit_is_read_again_as_it_was(data, tmp_path):
         ({"player": 3}, "--player is 3"),
         ({"opponent_model": OpponentModel(batch=0)}, "batch is 0"),
         ({"opponent_model": OpponentModel(learning_rate=-1.0)}, "learning-rate is -1"),
-        ({"opponent_model": OpponentModel(learning_rate=float("nan"))}, "learning_rate is nan"),
+        ({"opponent_model": OpponentModel(learning_rate=float("nan"))}, "learning-rate is nan"),
+        ({"opponent_model": OpponentModel(hidden=())}, "hidden is "),
+        ({"opponent_model": OpponentModel(channels=-1)}, "channels is -1"),
+        ({"opponent_model": OpponentModel(repeats=-1)}, "repeats is -1"),
+        ({"module": "goals", "goals": Goals(steps=-3)}, "steps is -3"),
+        ({"module": "goals", "goals": Goals(codes=0)}, "codes is 0"),
+        ({"module": "goals", "goals": Goals(discount=5.0)}, "discount is 5"),
+        ({"module": "goals", "goals": Goals(acts=PartnerNetwork(torso="centred", hidden=(0,)))}, "acts.hidden is"),
+        ({"module": "world_model", "world_model": WorldModel(plane_weights=(float("nan"),))}, "plane-weights is"),
+        ({"module": "world_model", "world_model": WorldModel(consistency=-1.0)}, "consistency is -1"),
+        ({"module": "world_model", "world_model": WorldModel(consistency=1.0)}, "is of hidden states"),
+        ({"name": "a,b"}, "is no name for a run"),
         ({"data": Path("nowhere.npz")}, "no dataset nowhere.npz"),
     ],
 )

@@ -10,10 +10,10 @@ import pytest
 
 from otherminds import BadInput, goals, make
 from otherminds.config import Goals as Config
-from otherminds.config import OpponentModel
+from otherminds.config import PartnerNetwork
 
 GAME = make("stag_hunt?height=3&width=3&players=2&hares=2")
-ACTS = OpponentModel(channels=4, repeats=1, hidden=(8,), goal_input="film")
+ACTS = PartnerNetwork(channels=4, repeats=1, hidden=(8,), goal_input="film")
 SMALL = Config(codes=4, size=4, steps=6, features=8, channels=4, repeats=1, acts=ACTS)
 KINDS = [
     {"kind": kind, "encodes": encodes, "trained_by": trained_by}
@@ -56,19 +56,19 @@ def test_every_kind_of_goal_can_be_learned(options):
 
 def test_codes_told_to_every_cell_are_refused():
     with pytest.raises(BadInput, match="goal-input is concat"):
-        made(acts=OpponentModel())
+        made(acts=PartnerNetwork())
 
 
 @pytest.mark.parametrize("encodes", ["trajectory", "state", "state+time+reward"])
 def test_hindsight_reads_later_steps_alone(encodes):
-    """A code that has seen the action it is scored on foresees it perfectly, and means nothing."""
-    model, rows = made(encodes=encodes, horizon=1), episodes()
+    """A code that has seen the action it is scored on, or where it led, foresees it perfectly, and means nothing."""
+    model, rows = made(encodes=encodes, horizon=2), episodes()
 
     def codes(rows):
         return np.asarray(model.hindsight(rows, model.eye(GAME.scaled(rows.view)))[0])
 
     other = episodes(seed=1)
-    upto = jnp.arange(6)[None] <= 2
+    upto = jnp.arange(6)[None] <= 3
     changed = eqx.tree_at(
         lambda r: (r.view, r.action, r.reward),
         rows,
@@ -78,7 +78,7 @@ def test_hindsight_reads_later_steps_alone(encodes):
             jnp.where(upto & rows.seen, other.reward, rows.reward),
         ),
     )
-    np.testing.assert_allclose(codes(rows)[:, 2:], codes(changed)[:, 2:], atol=1e-6)
+    np.testing.assert_allclose(codes(rows)[:, 2:], codes(changed)[:, 2:], atol=1e-6)  # of step 2: steps 4 and 5
     assert np.abs(codes(rows)[4:, :2] - codes(changed)[4:, :2]).max() > 1e-4
 
 
@@ -128,10 +128,10 @@ def test_which_later_state_is_meant_by_hand():
     rows = goals.Sequences(
         jnp.zeros((1, 5, *GAME.observation_shape), jnp.uint8), jnp.zeros((1, 5), jnp.int32), value, value, seen, jnp.array([-1])
     )
-    for choice, expected in (("optimistic", [1, 3, 3]), ("conservative", [2, 2, 3]), ("last", [2, 3, 3])):
-        target, any_later = goals.targets(rows, 2, choice)
-        assert target[0, :3].tolist() == expected
-        assert any_later[0].tolist() == [True, True, True, False, False]
+    for choice, expected in (("optimistic", [3, 3]), ("conservative", [2, 3]), ("last", [3, 3])):
+        target, any_later = goals.targets(rows, 3, choice)
+        assert target[0, :2].tolist() == expected  # what is seen one step later tells what was done
+        assert any_later[0].tolist() == [True, True, False, False, False]
 
 
 def test_bayes_over_codes_by_hand():
@@ -145,3 +145,26 @@ def test_bayes_over_codes_by_hand():
         np.testing.assert_allclose(found[4, step], belief, rtol=1e-4)
         belief = belief * odds[4, step, :, int(rows.action[4, step])]
         belief = belief / belief.sum()
+
+
+def test_goals_by_hand_are_those_of_the_labels():
+    """Episodes without a label teach nothing of goals; of the others it is the likelihood of what was done given their label."""
+    model, rows = made(kind="manual"), episodes()
+    _, terms = goals.losses(model, rows, jax.random.key(0), jnp.float32(0.5))
+    each = np.take_along_axis(np.asarray(model.each_code(rows)), np.maximum(np.asarray(rows.action), 0)[..., None, None], -1)[
+        ..., 0
+    ]
+    seen, label = np.asarray(rows.seen), np.asarray(rows.label)
+    steps = sum(seen[k].sum() for k in range(5) if label[k] >= 0)
+    total = sum(np.log(2) - each[k, seen[k], label[k]].sum() for k in range(5) if label[k] >= 0)  # the prior is even
+    np.testing.assert_allclose(terms["action"], total / steps, rtol=1e-4)
+    _, any_later = model.hindsight(rows, model.eye(GAME.scaled(rows.view)))
+    assert not np.asarray(any_later)[label < 0].any()
+    gradient = eqx.filter_grad(lambda m: goals.losses(m, rows, jax.random.key(0), jnp.float32(0.5))[0])(model)
+    assert not np.asarray(gradient.codebook).any()
+
+
+def test_hindsight_by_bayes_reads_later_actions_alone():
+    likely = jnp.array([[[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]]])
+    found = np.asarray(goals.in_hindsight(likely, jnp.array([0.5, 0.5])))
+    np.testing.assert_allclose(found[0, :, 0], [0.2, 0.2, 0.5], rtol=1e-5)

@@ -11,6 +11,13 @@ from otherminds import dataset, make
 from otherminds import opponent_model as om
 from otherminds.config import Collect
 from otherminds.config import OpponentModel as Config
+from otherminds.games.ego import seen_from
+
+
+def view_of(game, observation, place):
+    """What the partner at `place` sees of our observation."""
+    return game.scaled(seen_from(observation, place, game.seats, game.shown_of_each, len(game.observation_shape)))
+
 
 SMALL = Config(channels=8, repeats=3, hidden=(16,))
 
@@ -30,7 +37,7 @@ def test_every_game_with_discrete_actions_can_be_modelled(name, kind):
     for place in range(1, game.seats):
         known = om.tell(config, game, jnp.full(5, place), jnp.ones((5, 3)), jnp.ones((5, 2)))
         assert known.shape == (5, told)
-        assert net(om.view_of(game, observation, place), known).shape == (5, game.actions)
+        assert net(view_of(game, observation, place), known).shape == (5, game.actions)
 
 
 def test_what_is_told_changes_what_is_expected():
@@ -73,7 +80,7 @@ def learned(rate):
     def batch(part):
         rows = part.rows
         row, seat = np.nonzero(rows.present)
-        view = om.view_of(game, jnp.asarray(rows.observation[row, 1 - seat]), 1)  # as the other one sees it
+        view = view_of(game, jnp.asarray(rows.observation[row, 1 - seat]), 1)  # as the other one sees it
         there = jnp.asarray(rows.present[row, 1 - seat])
         return view, jax.nn.one_hot(rows.goal[row, seat], 2), jnp.asarray(rows.action[row, seat], jnp.int32), there, row, seat
 

@@ -1,5 +1,6 @@
 """What modules learn from is what was played: the right row, the right seat, the right order."""
 
+import dataclasses
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -21,8 +22,8 @@ def played(tmp_path_factory):
 
 
 def of_partners(data, count, **options):
-    known = data.rows.probabilities
-    return samples.partner_steps(data, count, np.random.default_rng(0), known, known, data.partners, **options)
+    known = (data.rows.probabilities,) * 3
+    return samples.partner_steps(data, count, np.random.default_rng(0), known, data.partners, **options)
 
 
 def test_steps_of_partners_are_theirs(played):
@@ -66,12 +67,23 @@ def test_actions_stand_in_the_order_of_the_one_who_acts(played):
     assert ((turned[:, 0] > 0) & (turned[:, 3] > 0)).any((1, 2)).all()
 
 
-def test_goals_that_were_reached_label_the_whole_episode(played):
-    reached = samples.reached_in_episode(played)
-    table = played.table()
-    for episode in table[:50]:
-        rows = episode[episode >= 0]
-        assert (reached[rows] == played.rows.goal_reached[rows].max(0)).all()
+def test_goals_label_all_that_led_to_them(played):
+    """The largest number was taken once: where several are reached, that is any of them."""
+    rows = played.rows
+    two = rows.goal_reached.copy()
+    episode = played.table()[0]
+    episode = episode[episode >= 0]
+    two[episode] = -1
+    two[episode[-1], 0], two[episode[0], 0] = 0, 1  # first goal 1, then goal 0
+    changed = dataclasses.replace(played, rows=dataclasses.replace(rows, goal_reached=two))
+    found = samples.reached_next(changed)[episode, 0]
+    assert found.tolist() == [1] + [0] * (len(episode) - 1)
+    reached = samples.reached_next(played)
+    for episode in played.table()[:50]:
+        at = episode[episode >= 0]
+        for k in range(len(at)):
+            later = [rows.goal_reached[at[k:], seat] for seat in range(2)]
+            assert reached[at[k]].tolist() == [next((g for g in goals if g >= 0), -1) for goals in later]
     rewarded = of_partners(played, 10_000, labels="reached", trajectories="rewarded")
     assert (np.asarray(rewarded.goal) < 2).all()
 
@@ -134,7 +146,7 @@ def test_returns_by_hand(played):
 
 def test_episodes_carry_the_label_of_the_whole(played):
     rows, where = samples.sequences(played, 10**6, 12, np.random.default_rng(0), 0.95)
-    reached = samples.reached_in_episode(played)
+    reached = samples.reached_next(played)
     np.testing.assert_array_equal(np.asarray(rows.label), reached[where["row"][:, 0], where["seat"][:, 0]])
     true, where = samples.sequences(played, 10**6, 12, np.random.default_rng(0), 0.95, labels="true")
     np.testing.assert_array_equal(np.asarray(true.label), played.rows.goal[where["row"][:, 0], where["seat"][:, 0]])

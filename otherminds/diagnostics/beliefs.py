@@ -18,11 +18,12 @@ from otherminds import beliefs
 from otherminds.config import BadInput, require
 from otherminds.dataset import Dataset
 from otherminds.diagnostics.asking import predicted
+from otherminds.diagnostics.rounding import number
 from otherminds.goals import Goals, Sequences, likelihood
 from otherminds.lineup import UNKNOWN
 from otherminds.partners import make_partner
 from otherminds.partners.base import Mind
-from otherminds.samples import seen_by
+from otherminds.samples import seen_by, shows_all
 
 AT_ONCE = 20_000  # rows whose probabilities are computed together
 
@@ -38,14 +39,16 @@ class Minds:
 
 
 def minds_of(data: Dataset, seat: int, odds_too: bool = True) -> Minds:
-    """The minds of the partner in a seat; those in the pool are equally likely. Without their odds it is a matter of moments."""
+    """All that whoever sits in a seat may have in mind. Who looks does not know the seat: it may be any partner of the games, as
+    likely as it is met in them. Without odds it is a matter of moments."""
     rows, game = data.rows, data.game
-    known = sorted(set(rows.who[:, seat].tolist()))
+    met = np.bincount(rows.who[rows.first].ravel(), minlength=len(data.partners))
+    known = np.flatnonzero(met).tolist()
     scripts = [data.partners[k] for k in known]
     strange = [name for name in scripts if name.startswith("run:") or name == UNKNOWN]
     require(not strange, f"exact beliefs need scripts, and the dataset has {', '.join(strange)}")
     minds: list[tuple[float, int, Mind]] = [
-        (mind.share / len(scripts), k, mind)
+        (mind.share * float(met[k] / met.sum()), k, mind)
         for k, name in zip(known, scripts, strict=True)
         for mind in make_partner(name, game).minds()
     ]
@@ -107,33 +110,44 @@ def expected(minds: Minds, belief: np.ndarray) -> np.ndarray:
     return np.einsum("nm,nma->na", belief, minds.odds)
 
 
-def counted(data: Dataset, seat: int, minds: Minds, by_goal: bool) -> np.ndarray:
+def counted(data: Dataset, minds: Minds, by_goal: bool) -> np.ndarray:
     """[longest, goals + 1, minds]: how often each mind is met at each step, where the true goal (last: none) is told or is not.
 
     What a partner is after, and how long it has been at it, says something of who it is.
     """
     rows, step = data.rows, clocks(data)[0]
-    goal, who = rows.goal[:, seat].astype(int), rows.who[:, seat].astype(int)
-    is_it = (minds.who[None] == who[:, None]) & (minds.goal == goal[:, None]) & rows.present[:, seat, None]
     found = np.zeros((step.max() + 1, len(data.game.goals) + 1, len(minds.share)))
-    np.add.at(found, (step, goal), is_it)
+    for seat in range(data.game.seats):
+        goal, who = rows.goal[:, seat].astype(int), rows.who[:, seat].astype(int)
+        is_it = (minds.who[None] == who[:, None]) & (minds.goal == goal[:, None]) & rows.present[:, seat, None]
+        np.add.at(found, (step, goal), is_it)
     return found if by_goal else np.broadcast_to(found.sum(1, keepdims=True), found.shape)
 
 
-def mixture(data: Dataset, seat: int, minds: Minds, counts: np.ndarray) -> np.ndarray:
-    """[N, actions]: the best guess of whoever knows the true goal and the time, or the time alone, as the counts are."""
+def mixture(data: Dataset, seat: int, minds: Minds, counts: np.ndarray, may_be: np.ndarray) -> np.ndarray:
+    """[N, actions]: the best guess of whoever knows the true goal and the time, or the time alone, as the counts are, and that it
+    `may_be` only some of the minds."""
     step = np.minimum(clocks(data)[0], len(counts) - 1)
     met = counts[step, data.rows.goal[:, seat].astype(int)] + 1e-9 * minds.share
-    return expected(minds, met / met.sum(-1, keepdims=True))
+    return expected(minds, _shares(met * may_be))
 
 
-def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> list[np.ndarray]:
-    """What could be known at best of each action [N, A, actions] by whoever is `told` the goal, and who it is, or is not.
+@dataclass(frozen=True)
+class Ceiling:
+    """What could be known of each action [N, A, actions]; zeros where nobody can say."""
 
-    Zeros where nobody can say: who is no script, and did not leave its probabilities behind.
-    """
-    found = [data.rows.probabilities if all(both) else np.zeros_like(data.rows.probabilities) for both in told]
-    if all(map(all, told)):
+    bound: np.ndarray
+    """By exact Bayes from what is told and all that the partner did before in the episode. No look at the board can beat that."""
+    mixture: np.ndarray
+    """From what is told and the time alone. A look at the board, which tells something of who is who, can beat that."""
+
+
+def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> list[Ceiling]:
+    """For whoever is `told` (the goal, who it is). Known of scripts that show all they act on; told both, of everybody who left
+    its probabilities behind. `counted_on` are the games that tell how often each partner is met."""
+    truth = data.rows.probabilities
+    found = [Ceiling(truth, truth) if all(both) else Ceiling(np.zeros_like(truth), np.zeros_like(truth)) for both in told]
+    if all(map(all, told)) or not shows_all(data.game):
         return found
     for seat in range(data.game.seats):
         try:
@@ -141,19 +155,20 @@ def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> li
         except BadInput:
             continue
         same = here.who.tolist() == there.who.tolist()  # else how often each is met is known of these games alone
+        before = posterior(data, seat, here, False)
         for (goal, identity), best in zip(told, found, strict=True):
-            if identity and not goal:
-                best[:, seat] = _knowing_who(data, seat, here)
-            elif not identity:
-                counts = counted(counted_on, seat, there, goal) if same else counted(data, seat, here, goal)
-                best[:, seat] = mixture(data, seat, here, counts)
+            if goal and identity:
+                continue
+            is_it = (here.who[None] == data.rows.who[:, seat, None]) | (not identity)
+            fits = is_it & ((here.goal == data.rows.goal[:, seat, None]) | (not goal))
+            best.bound[:, seat] = expected(here, _shares(before * fits))
+            counts = counted(counted_on, there, goal) if same else counted(data, here, goal)
+            best.mixture[:, seat] = mixture(data, seat, here, counts * 1.0, is_it)
     return found
 
 
-def _knowing_who(data: Dataset, seat: int, minds: Minds) -> np.ndarray:
-    """[N, actions]: the best guess of whoever knows the script, but not what it is after."""
-    belief = (minds.who[None] == data.rows.who[:, seat, None]) * minds.share[None]
-    return expected(minds, belief / np.maximum(belief.sum(-1, keepdims=True), 1e-12))
+def _shares(weight: np.ndarray) -> np.ndarray:
+    return weight / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
 
 
 @dataclass(frozen=True)
@@ -161,8 +176,8 @@ class History:
     """What exact beliefs make of the steps [n, T] of partners."""
 
     cross_entropy: dict[str, float]
-    """Of their actions: `without` knows the time alone, `episode` the actions before it in the episode, `meeting` those since the
-    partners met, and `exact` everything."""
+    """Of their actions: `without` knows the time alone, `episode` the actions before it in the episode, `meeting` all that was
+    done since the partners met, watched or not, and `exact` everything."""
     hindsight: np.ndarray  # [n, T]: the goal that is likeliest by later actions alone; the number of goals stands for none
 
 
@@ -178,13 +193,15 @@ def history(data: Dataset, counted_on: Dataset, row: np.ndarray, seat: np.ndarra
         at = row[seen & (seat == k)]
         action = data.rows.action[at, k].astype(int)
         same = minds.who.tolist() == there.who.tolist()
-        counts = counted(counted_on, k, there, False) if same else counted(data, k, minds, False)
+        counts = counted(counted_on, there, False) if same else counted(data, minds, False)
         odds = {
-            "without": mixture(data, k, minds, counts),
+            "without": mixture(data, k, minds, counts, np.ones((1, 1), bool)),
             "episode": expected(minds, posterior(data, k, minds, False)),
             "meeting": expected(minds, posterior(data, k, minds, True)),
             "exact": data.rows.probabilities[:, k],
         }
+        if not data.rows.probabilities[at, k].any(-1).all():
+            return None  # scripts by name, who did not leave behind what they drew from
         for name, said in odds.items():
             total[name] -= float(np.log(np.maximum(said[at, action], 1e-12)).sum())
         own = seat[:, 0] == k
@@ -207,38 +224,37 @@ def _by_later_actions(data: Dataset, seat: int, minds: Minds, row: np.ndarray, s
 
 
 def believed(
-    data: Dataset,
-    seat: int,
-    likelihood: np.ndarray,
-    reached: np.ndarray | None,
-    seen: np.ndarray,
-    lasting: bool,
-    switching: float = 0.0,
+    data: Dataset, likelihood: np.ndarray, reached: np.ndarray | None, seen: np.ndarray, lasting: bool, switching: float = 0.0
 ) -> np.ndarray:
     """[N, goals]: the belief before each row's action by Bayes' rule, as a player carries it through a dataset.
 
     `likelihood` [N, goals] is that of what was done, `reached` [N] the goal that a row's step reached, `seen` [N] where somebody
     watched. A new episode opens with even odds or, if `lasting`, with what earlier ones of the meeting taught. Without `reached`,
-    what an episode taught is what was thought likeliest at its end.
+    what an episode taught is what was thought likeliest at its end; one in which nothing was seen teaches nothing.
     """
-    goals = likelihood.shape[-1]
+    shown = np.full(len(data), -1) if reached is None else np.where(seen, reached, -1)
+    columns = (likelihood.astype(np.float32), shown.astype(np.int32), seen, data.rows.first, data.rows.meeting)
+    return np.asarray(_believed(tuple(jnp.asarray(x) for x in columns), switching, lasting, reached is None))
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _believed(rows: tuple[Array, ...], switching: float, lasting: bool, likeliest: bool) -> Array:
+    goals = rows[0].shape[-1]
+    nobody = jnp.int32(-1)
 
     def step(carry: tuple[Array, beliefs.Counts, Array], row: tuple[Array, ...]) -> tuple[Any, Array]:
-        belief, counts, goal = carry
-        likely, now, seen, first, meeting = row
-        learned = counts.after_episode(belief.argmax() if reached is None else goal)
+        belief, counts, taught = carry
+        likely, reached, seen, first, meeting = row
+        learned = counts.after_episode(taught)
         counts = jax.tree.map(lambda new, old: jnp.where(first, new, old), learned, counts)
         counts = jax.tree.map(lambda new, old: jnp.where(meeting, new, old), beliefs.Counts.empty((), goals), counts)
-        opening = counts.prior() if lasting else beliefs.even((), goals)
-        belief = jnp.where(first, opening, belief)
-        goal = jnp.where(first, -1, goal)
+        belief = jnp.where(first, counts.prior() if lasting else beliefs.even((), goals), belief)
         after = beliefs.after_action(belief, likely, seen, switching)
-        return (after, counts, jnp.where(now >= 0, now, goal)), belief
+        shows = jnp.where(seen, after.argmax().astype(jnp.int32), nobody) if likeliest else reached
+        taught = jnp.where(shows >= 0, shows, jnp.where(first, nobody, taught))
+        return (after, counts, taught), belief
 
-    shown = np.full(len(data), -1) if reached is None else reached
-    columns = (likelihood.astype(np.float32), shown.astype(np.int32), seen, data.rows.first, data.rows.meeting)
-    start = (beliefs.even((), goals), beliefs.Counts.empty((), goals), jnp.int32(-1))
-    return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, start, rows)[1])(tuple(jnp.asarray(x) for x in columns)))
+    return jax.lax.scan(step, (beliefs.even((), goals), beliefs.Counts.empty((), goals), nobody), rows)[1]
 
 
 def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, Any]:
@@ -248,7 +264,10 @@ def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, An
     exact belief. `by_episode`: the belief when an episode opens, from those before it in the meeting.
     """
     game, rows, goals = data.game, data.rows, len(data.game.goals)
-    step, episode = clocks(data)
+    (step, episode), by_hand = clocks(data), model.to_code is None
+    likely = [_likelihood(model, data, seat, (seat - 1) % game.seats) for seat in range(game.seats)]
+    scored = np.ones(len(data), bool) if by_hand else np.cumsum(rows.meeting) % 2 == 0
+    meant = np.eye(goals) if by_hand else meaning(data, likely, ~scored)
     parts: dict[str, list[np.ndarray]] = {
         name: [] for name in ("step", "episode", "model", "exact", "apart", "prior", "prior_exact")
     }
@@ -256,13 +275,10 @@ def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, An
     for seat in range(game.seats):
         ego = (seat - 1) % game.seats
         seen = rows.present[:, seat] & rows.present[:, ego]
-        likely = _likelihood(model, data, seat, ego)
-        by_hand = model.to_code is None
         reached = rows.goal_reached[:, seat] if by_hand else None
-        inside, across = (believed(data, seat, likely, reached, seen, lasting, switching) for lasting in (False, True))
-        counts = seen & (rows.goal[:, seat] >= 0)
+        inside, across = (believed(data, likely[seat], reached, seen, lasting, switching) for lasting in (False, True))
+        counts = seen & scored & (rows.goal[:, seat] >= 0)
         at, goal = np.flatnonzero(counts), rows.goal[counts, seat].astype(int)
-        meant = np.eye(goals) if by_hand else meaning(inside, rows.goal[:, seat].astype(int), counts & (step > 3), goals)
         here, opening = ((x @ meant)[at] for x in (inside, across))
         parts["step"].append(step[at])
         parts["episode"].append(np.where(rows.first[at], episode[at], -1))
@@ -298,11 +314,11 @@ def _mean_row(whole: dict[str, np.ndarray], clock: str, model: str, exact: str, 
     chosen = whole[clock] == k
     if chosen.sum() < LEAST_ROWS:
         return {}
-    row = {clock: k + 1, "rows": int(chosen.sum()), "model": _number(whole[model][chosen].mean()), "exact": None}
+    row = {clock: k + 1, "rows": int(chosen.sum()), "model": number(whole[model][chosen].mean()), "exact": None}
     if exact_known:
-        row["exact"] = _number(whole[exact][chosen].mean())
+        row["exact"] = number(whole[exact][chosen].mean())
         if clock == "step":
-            row["difference"] = _number(whole["apart"][chosen].mean())
+            row["difference"] = number(whole["apart"][chosen].mean())
     return row
 
 
@@ -321,11 +337,19 @@ def _likely(model: Goals, rows: Sequences) -> Array:
     return likelihood(model.each_code(rows), rows)
 
 
-def meaning(belief: np.ndarray, goal: np.ndarray, where: np.ndarray, goals: int) -> np.ndarray:
-    """[codes, goals]: what a code stands for, as often as it is believed in beside each true goal, at rows `where`."""
-    table = belief[where].T @ np.eye(goals)[goal[where]] + 1e-3
-    return table / table.sum(1, keepdims=True)
+def meaning(data: Dataset, likely: list[np.ndarray], where: np.ndarray) -> np.ndarray:
+    """[codes, goals]: how often each goal is the true one where a code is believed in, after whole episodes, at rows `where`.
 
-
-def _number(value: Any) -> float:
-    return float(f"{float(value):.6g}")
+    `likely` [N, codes] of each seat. An episode has one voice: if each step had one, whoever stays longest would be heard most.
+    """
+    rows, goals = data.rows, len(data.game.goals)
+    episode = np.cumsum(rows.first) - 1
+    table = np.full((likely[0].shape[-1], goals), 1e-3)
+    for seat, odds in enumerate(likely):
+        evidence = np.zeros((episode[-1] + 1, odds.shape[-1]))
+        log = np.where(rows.present[:, seat, None], np.log(np.maximum(odds, 1e-6)), 0.0)
+        np.add.at(evidence, episode, log)
+        belief = _shares(np.exp(evidence - evidence.max(-1, keepdims=True)))
+        goal, counts = rows.goal[rows.first, seat].astype(int), where[rows.first] & (rows.goal[rows.first, seat] >= 0)
+        table += belief[counts].T @ np.eye(goals)[goal[counts]]
+    return _shares(table)

@@ -11,47 +11,78 @@ from otherminds import beliefs, goals
 from otherminds.config import BadInput
 from otherminds.diagnostics.asking import predicted
 from otherminds.diagnostics.beliefs import History
+from otherminds.diagnostics.rounding import number
 
 AT_ONCE = 128  # episodes that are looked at together
 CODES = ("without", "hindsight", "shuffled", "inferred", "by_bayes", "shuffled_by_bayes")
 """Kinds of codes, by what is known when they are used."""
 
 
-def scores(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray, exact: History | None) -> dict[str, Any]:
+def scores(
+    model: goals.Goals, rows: goals.Sequences, goal: np.ndarray, episode: np.ndarray, exact: History | None
+) -> dict[str, Any]:
     """All scores of a model on episodes [n, T] of partners whose true goals [n, T] are known (-1: none is).
 
-    `exact` is what exact beliefs make of the same steps.
+    `episode` [n] tells which are of the same games. `exact` is what exact beliefs make of the same steps.
     """
-    said = {name: np.asarray(part, np.float64) for name, part in predicted(model, foreseen, rows, at_once=AT_ONCE).items()}
-    return measure(said, np.asarray(rows.action), np.asarray(rows.seen), goal, exact)
+    read = predicted(model, _read, rows, at_once=AT_ONCE)
+    code, any_later, belief = (np.asarray(read[name]) for name in ("code", "any_later", "belief"))
+    random = np.random.default_rng(0)
+    others = borrowed(code, any_later, random), borrowed(belief, np.asarray(rows.seen), random)
+    asked = (rows, read["code"], read["any_later"], read["belief"], *(jnp.asarray(part) for part in others))
+    said = {name: np.asarray(part, np.float64) for name, part in predicted(model, _foreseen, asked, at_once=AT_ONCE).items()}
+    kept = {name: np.asarray(part) for name, part in read.items() if name != "code"} | {
+        "code": np.asarray(read["number"]) if model.codebook is not None else code
+    }
+    return measure(said | kept, np.asarray(rows.action), np.asarray(rows.seen), goal, episode, exact)
 
 
-def foreseen(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
-    """For every step: the code of hindsight, and the actions foreseen with each kind of code, as logarithms of odds."""
-    seen = model.eye(model.game.scaled(rows.view))
-    raw, any_later = model.hindsight(rows, seen)
+def borrowed(x: np.ndarray, there: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """At each step [n, T], what belongs to another episode that has anything there."""
+    found = x.copy()
+    for step in range(there.shape[1]):
+        some = random.permutation(np.flatnonzero(there[:, step]))
+        found[some, step] = x[np.roll(some, 1), step]
+    return found
+
+
+def _read(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
+    """The code of hindsight at every step, and where codes can be counted, its number and the belief before the step."""
+    raw, any_later = model.hindsight(rows, model.eye(model.game.scaled(rows.view)))
     code, drawn_from = model.settled(raw, None)
-    thought = model.inferred(rows, seen)
-    others = jnp.roll(code, 1, 0)
+    found = {"code": code, "any_later": any_later & rows.seen}
+    if model.codebook is None:
+        return found | {"belief": jnp.zeros((*rows.seen.shape, 0))}
+    likely, prior = goals.likelihood(model.each_code(rows), rows), jax.nn.softmax(model.prior)
+    hindsight = goals.in_hindsight(likely, prior).argmax(-1)
+    numbers = {"number": drawn_from.logits.argmax(-1), "number_by_bayes": hindsight}
+    return found | numbers | {"belief": goals.by_bayes(likely, rows.seen, prior)}
+
+
+def _foreseen(model: goals.Goals, asked: tuple[goals.Sequences, Array, Array, Array, Array, Array]) -> dict[str, Array]:
+    """For every step, the actions foreseen with each kind of code, as logarithms of odds."""
+    rows, code, any_later, belief, other_code, other_belief = asked
+    thought = model.inferred(rows, model.eye(model.game.scaled(rows.view)))
     found = {
-        "code": drawn_from.logits.argmax(-1) if model.codebook is not None else code,
-        "any_later": any_later,
         "without": model.log_odds(rows, jnp.zeros_like(code)),
         "hindsight": model.log_odds(rows, jnp.where(any_later[..., None], code, 0.0)),
-        "shuffled": model.log_odds(rows, jnp.where(any_later[..., None], others, 0.0)),
+        "shuffled": model.log_odds(rows, jnp.where(any_later[..., None], other_code, 0.0)),
     }
     if model.codebook is None:
         return found | {"inferred": model.log_odds(rows, thought.mean)}
     each = model.each_code(rows)
-    likely, prior = goals.likelihood(each, rows), jax.nn.softmax(model.prior)
-    bayes = jnp.log(jnp.maximum(goals.by_bayes(likely, rows.seen, prior), 1e-9))
-    mixed = {"inferred": jax.nn.log_softmax(thought.logits), "by_bayes": bayes, "shuffled_by_bayes": jnp.roll(bayes, 1, 0)}
-    found |= {name: jax.nn.logsumexp(each + weight[..., None], 2) for name, weight in mixed.items()}
-    return found | {"code_by_bayes": goals.in_hindsight(likely, prior).argmax(-1), "belief": jnp.exp(bayes)}
+    mixed = {"inferred": jax.nn.softmax(thought.logits), "by_bayes": belief, "shuffled_by_bayes": other_belief}
+    weights = {name: jnp.log(jnp.maximum(weight, 1e-9))[..., None] for name, weight in mixed.items()}
+    return found | {name: jax.nn.logsumexp(each + weight, 2) for name, weight in weights.items()}
 
 
 def measure(
-    said: dict[str, np.ndarray], action: np.ndarray, seen: np.ndarray, goal: np.ndarray, exact: History | None
+    said: dict[str, np.ndarray],
+    action: np.ndarray,
+    seen: np.ndarray,
+    goal: np.ndarray,
+    episode: np.ndarray,
+    exact: History | None,
 ) -> dict[str, Any]:
     """Scores of codes in episodes [n, T]. `said` has `code`, `any_later` and, by kind of code, what is foreseen [n, T, actions].
 
@@ -63,20 +94,22 @@ def measure(
     known = seen & (goal >= 0) & said["any_later"].astype(bool)
     found: dict[str, Any] = {"steps": int(seen.sum()), "cross_entropy": cross_entropy}
     if known.any():
-        discrete = said["code"].ndim == 2
-        if discrete:
-            found["hindsight"] = information(said["code"][known].astype(int), goal[known].astype(int))
-            found["hindsight_by_bayes"] = information(said["code_by_bayes"][known].astype(int), goal[known].astype(int))
-            found["codes_used"] = int((np.bincount(said["code_by_bayes"][known].astype(int)) > 0.01 * known.sum()).sum())
-            found["belief_by_step"] = by_step(said["belief"], said["code_by_bayes"].astype(int), goal, seen, known)
+        games, goal_ = len(np.unique(episode[known.any(1)])), goal[known].astype(int)
+        if "number_by_bayes" in said:
+            by_bayes = said["number_by_bayes"].astype(int)
+            found["hindsight"] = information(said["code"][known].astype(int), goal_, games)
+            found["hindsight_by_bayes"] = information(by_bayes[known], goal_, games)
+            found["codes_used"] = int((np.bincount(by_bayes[known]) > 0.01 * known.sum()).sum())
+            found["belief_by_step"] = by_step(said["belief"], by_bayes, goal, seen, known)
         else:
-            half = np.broadcast_to((np.arange(len(seen)) % 2 == 0)[:, None], seen.shape)[known]
-            found["hindsight"] = probed(said["code"][known], goal[known].astype(int), half)
+            half = np.broadcast_to((episode % 2 == 0)[:, None], seen.shape)[known]
+            if half.any() and not half.all():
+                found["hindsight"] = probed(said["code"][known], goal_, half)
     if exact is not None:
         found["cross_entropy_exact"] = exact.cross_entropy
         found["usefulness"] = usefulness(cross_entropy, exact.cross_entropy)
         if known.any():
-            found["hindsight_exact"] = information(exact.hindsight[known], goal[known].astype(int))
+            found["hindsight_exact"] = information(exact.hindsight[known], goal[known].astype(int), games)
     return found
 
 
@@ -102,7 +135,7 @@ def gate_curve(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray) -> l
 
     table = []
     for distance in DISTANCES if near.any() else ():
-        active = seen & (near <= distance)
+        active = seen & np.asarray(beliefs.gate_by_distance(jnp.asarray(near), distance))
         table.append(
             row("distance", distance, np.asarray(goals.by_bayes(jnp.asarray(likely), jnp.asarray(active), prior)), active)
         )
@@ -153,21 +186,26 @@ def by_step(
     right = np.take_along_axis(true, np.maximum(goal, 0)[..., None].astype(int), -1)[..., 0]
     counts = seen & (goal >= 0)
     if whole:
-        return [_number(right[counts].mean())]
-    return [_number(right[counts[:, t], t].mean()) if counts[:, t].any() else None for t in range(goal.shape[1])]
+        return [number(right[counts].mean())]
+    return [number(right[counts[:, t], t].mean()) if counts[:, t].any() else None for t in range(goal.shape[1])]
 
 
-def information(code: np.ndarray, goal: np.ndarray) -> dict[str, float]:
-    """Mutual information of codes [N] and true goals [N], whole numbers from 0, in nats and as a share of the goals' entropy."""
+def information(code: np.ndarray, goal: np.ndarray, games: int) -> dict[str, float]:
+    """Mutual information of codes [N] and true goals [N], whole numbers from 0, in nats and as a share of the goals' entropy.
+
+    Steps of one game are not independent, so what chance alone would show is taken off as for so many `games` (Miller 1955).
+    """
     table = np.zeros((code.max() + 1, goal.max() + 1))
     np.add.at(table, (code, goal), 1)
+    table = table[table.any(1)][:, table.any(0)]
     joint = table / table.sum()
     apart = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
     known = joint > 0
     shared = float((joint[known] * np.log(joint[known] / apart[known])).sum())
-    shares = joint.sum(0)[joint.sum(0) > 0]
+    shared = max(0.0, shared - (table.shape[0] - 1) * (table.shape[1] - 1) / (2 * games))
+    shares = joint.sum(0)
     entropy = float(-(shares * np.log(shares)).sum())
-    return {"nats": shared, "of_entropy": shared / entropy if entropy > 0 else 0.0}
+    return {"nats": shared, "of_entropy": shared / entropy} if entropy > 0 else {"nats": 0.0}
 
 
 def probed(code: np.ndarray, goal: np.ndarray, train: np.ndarray, rounds: int = 300) -> dict[str, float]:
@@ -203,7 +241,3 @@ def usefulness(cross_entropy: dict[str, float], exact: dict[str, float]) -> dict
     best = cross_entropy["without"] - exact["episode"]
     brings = {name: cross_entropy["without"] - value for name, value in cross_entropy.items() if name != "without"}
     return {"exact": best, **brings, "of_exact": {name: value / best for name, value in brings.items()} if best > 0 else {}}
-
-
-def _number(value: Any) -> float:
-    return float(f"{float(value):.6g}")

@@ -13,9 +13,10 @@ from jaxtyping import Array, Float
 
 from otherminds.config import OpponentModel as Config
 from otherminds.diagnostics.asking import predicted
+from otherminds.diagnostics.rounding import number_or_none
 from otherminds.games.base import Game
-from otherminds.opponent_model import OpponentModel
-from otherminds.samples import PartnerSteps
+from otherminds.opponent_model import OpponentModel, is_board
+from otherminds.samples import PartnerSteps, shows_all
 
 LEAST = 1e-12  # of a probability, before its logarithm is taken
 
@@ -29,8 +30,16 @@ def scores(model: OpponentModel, config: Config, game: Game, partners: Sequence[
     action, best = np.asarray(steps.action), np.asarray(steps.ceiling, np.float64)
     players = [f"player_{seat + 1}" for seat in range(game.seats)]
     groups = {"by_partner": (np.asarray(steps.who), partners), "by_player": (np.asarray(steps.ego), players)}
-    said = log_odds(steps)
+    if is_board(game) and not shows_all(game):
+        unseen = np.asarray(steps.view[:, 0]).reshape(len(action), -1).sum(1) == 0
+        groups["by_sight"] = (unseen.astype(int), ("in_sight", "out_of_sight"))
+    said, mixture = log_odds(steps), np.asarray(steps.mixture, np.float64)
     found = measure(said, action, best, game.action_names, groups)
+    if mixture.any(-1).all():
+        found["cross_entropy_mixture"] = number_or_none(
+            -np.log(np.maximum(mixture, LEAST))[np.arange(len(action)), action].mean()
+        )
+        found["top_1_mixture"] = number_or_none(mixture.max(-1).mean())
     if config.goal:
         found["goal"] = worth_of_goal(
             {
@@ -56,12 +65,15 @@ def worth_of_goal(
 ) -> dict[str, float | None]:
     """Cross-entropy with the goal told, not told, and that of another step told; and what telling it could bring at best."""
     steps = np.arange(len(action))
-    found: dict[str, float | None] = {name: _number(-odds[steps, action].mean()) for name, odds in said.items()}
-    known = bool((exact.sum(-1) > 0).all() and (exact_without.sum(-1) > 0).all())
-    best = np.log(np.maximum(exact, LEAST) / np.maximum(exact_without, LEAST))[steps, action].mean() if known else None
+    missed = {name: -odds[steps, action].mean() for name, odds in said.items()}
+    if (exact.sum(-1) > 0).all() and (exact_without.sum(-1) > 0).all():
+        for name, odds in (("told_exact", exact), ("untold_exact", exact_without)):
+            missed[name] = -np.log(np.maximum(odds, LEAST))[steps, action].mean()
+    found = {name: number_or_none(value) for name, value in missed.items()}
+    brings = missed["untold_exact"] - missed["told_exact"] if "told_exact" in missed else None
     return found | {
-        "usefulness": _number(said["told"][steps, action].mean() - said["untold"][steps, action].mean()),
-        "usefulness_exact": _number(best),
+        "usefulness": number_or_none(missed["untold"] - missed["told"]),
+        "usefulness_exact": number_or_none(brings),
     }
 
 
@@ -97,13 +109,13 @@ def headline(log_odds: np.ndarray, action: np.ndarray, exact: np.ndarray) -> dic
     known = bool((exact.sum(-1) > 0).all())
     return {
         "steps": count,
-        "cross_entropy": _number(-log_odds[steps, action].mean()),
-        "cross_entropy_exact": _number(-ceiling[steps, action].mean()) if known else None,
-        "top_1": _number(_hits(log_odds, action, 1)),
-        "top_1_exact": _number(exact.max(-1).mean()) if known else None,
-        "top_3": _number(_hits(log_odds, action, 3)),
-        "top_3_exact": _number(np.sort(exact, -1)[:, -3:].sum(-1).mean()) if known else None,
-        "majority": _number(np.bincount(action).max() / count),
+        "cross_entropy": number_or_none(-log_odds[steps, action].mean()),
+        "cross_entropy_exact": number_or_none(-ceiling[steps, action].mean()) if known else None,
+        "top_1": number_or_none(_hits(log_odds, action, 1)),
+        "top_1_exact": number_or_none(exact.max(-1).mean()) if known else None,
+        "top_3": number_or_none(_hits(log_odds, action, 3)),
+        "top_3_exact": number_or_none(np.sort(exact, -1)[:, -3:].sum(-1).mean()) if known else None,
+        "majority": number_or_none(np.bincount(action).max() / count),
     }
 
 
@@ -130,13 +142,13 @@ def by_action(log_odds: np.ndarray, action: np.ndarray, exact: np.ndarray, names
             {
                 "action": name,
                 "count": played,
-                "share": _number(where.mean()),
-                "predicted_share": _number(odds[:, k].mean()),
-                "precision": _number(precision),
-                "recall": _number(recall),
-                "f1": _number(2 * right / (guessed + played)) if guessed + played else None,
-                "expected_recall": _number(odds[where, k].mean()) if played else None,
-                "expected_recall_exact": _number(exact[where, k].mean()) if played else None,
+                "share": number_or_none(where.mean()),
+                "predicted_share": number_or_none(odds[:, k].mean()),
+                "precision": number_or_none(precision),
+                "recall": number_or_none(recall),
+                "f1": number_or_none(2 * right / (guessed + played)) if guessed + played else None,
+                "expected_recall": number_or_none(odds[where, k].mean()) if played else None,
+                "expected_recall_exact": number_or_none(exact[where, k].mean()) if played and exact[where].any() else None,
             }
         )
     return rows
@@ -149,7 +161,3 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(f"{float(value):.6g}")

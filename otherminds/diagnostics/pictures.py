@@ -63,7 +63,10 @@ def _bars(axis: Any, names: Sequence[str], series: dict[str, Sequence[float]]) -
 
 def losses(rows: list[dict[str, Any]], path: Path) -> Path:
     """Every metric of a fit by epoch, training and held out, a line for each seed, on a log axis where it spans much."""
+    rows = [row for row in rows if row.get("metrics") and "split" in row]
     kinds = sorted({(row["split"], name) for row in rows for name in row["metrics"] if name != "steps"})
+    if not kinds:
+        return path  # a fit whose rows are gone
     columns = min(4, len(kinds))
     figure, axes = _figure(-(-len(kinds) // columns), columns, 3.2 * columns, 2.4 * -(-len(kinds) // columns))
     for axis in axes.flat[len(kinds) :]:

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from otherminds.diagnostics.asking import predicted
+from otherminds.diagnostics.rounding import number
 from otherminds.games.base import Game
 from otherminds.opponent_model import is_board
 from otherminds.samples import Windows, shows_all
 from otherminds.world_model import Step, WorldModel
 from otherminds.world_model import binary as binary_entries
 
-MOVES = {"up", "down", "left", "right", "stay"}  # with these, nobody leaves the board
+LEAVING = {"hunt_stag", "hunt_hare"}  # by nothing else, anybody leaves a board
 DEPTHS = (1, 3, 5, 10)
 ASKED_AGAIN = 5000  # steps that a model is asked about a second time, with actions that were not turned
 
@@ -35,15 +36,16 @@ def scores(
         "end": np.asarray(steps.end),
     }
     before, laws = np.asarray(steps.observation), is_board(game) and shows_all(game)
-    found = measure(before, np.asarray(steps.action), said, true, binary, game.seats, game.action_names, laws)
+    wall = game.seats + game.things.index("wall") if "wall" in game.things else None
+    found = measure(before, np.asarray(steps.action), said, true, binary, game.seats, game.action_names, laws, wall)
     if target is not None:
-        found["target_mse"] = _number(((said["reward"] - target) ** 2).mean())
+        found["target_mse"] = number(((said["reward"] - target) ** 2).mean())
     found["by_player"] = {
         f"player_{k + 1}": {
             "steps": int((seat == k).sum()),
-            "mse": _number(((said["observation"] - true["observation"])[seat == k] ** 2).mean()),
-            "exact_board": _number(exact(said["observation"], true["observation"], binary)[seat == k].mean()),
-            "reward_mse": _number(((said["reward"] - true["reward"])[seat == k] ** 2).mean()),
+            "mse": number(((said["observation"] - true["observation"])[seat == k] ** 2).mean()),
+            "exact_board": number(exact(said["observation"], true["observation"], binary)[seat == k].mean()),
+            "reward_mse": number(((said["reward"] - true["reward"])[seat == k] ** 2).mean()),
         }
         for k in range(game.seats)
         if (seat == k).any()
@@ -53,7 +55,7 @@ def scores(
         few = eqx.tree_at(lambda s: s.action, steps, jnp.asarray(unturned, jnp.int32))
         other = foreseen(model, game, jax.tree.map(lambda leaf: leaf[moved], few))["observation"]
         found["turned"] = {
-            name: _number(((x - true["observation"][moved]) ** 2).mean())
+            name: number(((x - true["observation"][moved]) ** 2).mean())
             for name, x in (("mse", said["observation"][moved]), ("mse_unturned", other))
         }
     return found
@@ -72,7 +74,8 @@ def _foreseen(model: WorldModel, steps: Step, game: Game) -> dict[str, Array]:
 def open_loop(model: Any, game: Game, windows: Windows) -> list[dict[str, Any]]:
     """Errors after 1, 3, 5 and 10 steps of a model fed with its own predictions: as they are, and made boards of 0 and 1.
 
-    A model is whatever makes of observations and joint actions something that has an `observation(game)`.
+    A `latent` model goes on from its hidden state. A model is whatever makes of observations and joint actions something that has
+    an `observation(game)`.
     """
     binary = np.asarray(binary_entries(game))
     said = {
@@ -86,22 +89,26 @@ def open_loop(model: Any, game: Game, windows: Windows) -> list[dict[str, Any]]:
         if kept.any():
             row: dict[str, Any] = {"steps": depth, "windows": int(kept.sum())}
             for name, x in said.items():
-                row[f"mse{name}"] = _number(((x[kept, k] - true[kept, k]) ** 2).mean())
+                row[f"mse{name}"] = number(((x[kept, k] - true[kept, k]) ** 2).mean())
                 if binary.any():
-                    row[f"exact_board{name}"] = _number(exact(x[kept, k], true[kept, k], binary).mean())
+                    row[f"exact_board{name}"] = number(exact(x[kept, k], true[kept, k], binary).mean())
             table.append(row)
     return table
 
 
 def _imagined(model: Any, windows: Windows, game: Game, rounded: bool) -> Float[Array, "n T ..."]:
-    binary = binary_entries(game)
+    binary, actions = binary_entries(game), jnp.swapaxes(windows.action, 0, 1)
 
-    def step(seen: Array, action: Array) -> tuple[Array, Array]:
-        said = model(seen, action).observation(game)
-        sure = jnp.where(binary.reshape(1, *binary.shape), jnp.round(said), said)
-        return (sure if rounded else said), said
+    def step(carry: tuple[Array, Any], action: Array) -> tuple[tuple[Array, Any], Array]:
+        seen, hidden = carry
+        said = model(seen, action, hidden) if model.latent else model(seen, action)
+        expected = said.observation(game)
+        sure = jnp.where(binary.reshape(1, *binary.shape), jnp.round(expected), expected)
+        return (sure if rounded else expected, said.hidden if model.latent else None), expected
 
-    return jnp.swapaxes(jax.lax.scan(step, game.scaled(windows.observation), jnp.swapaxes(windows.action, 0, 1))[1], 0, 1)
+    begin = game.scaled(windows.observation)
+    start = (begin, model.encode(begin) if model.latent else None)
+    return jnp.swapaxes(jax.lax.scan(step, start, actions)[1], 0, 1)
 
 
 def measure(
@@ -113,6 +120,7 @@ def measure(
     seats: int,
     names: tuple[str, ...],
     on_board: bool,
+    wall: int | None = None,
 ) -> dict[str, Any]:
     """Scores of predictions of N steps. `said` and `true` hold `observation` (scaled), `reward` and `end` (true or not).
 
@@ -125,23 +133,23 @@ def measure(
     off = np.abs(said["reward"] - true["reward"])
     found: dict[str, Any] = {
         "steps": len(error),
-        "exact_board": _number(exact(said["observation"], true["observation"], binary).mean()) if binary.any() else None,
-        "mse": _number(error.mean()),
-        "mse_by_plane": [_number(plane) for plane in planes],
+        "exact_board": number(exact(said["observation"], true["observation"], binary).mean()) if binary.any() else None,
+        "mse": number(error.mean()),
+        "mse_by_plane": [number(plane) for plane in planes],
         "psnr": psnr(board) if binary.any() else None,
-        "reward_mse": _number((off**2).mean()),
-        "reward_recall": _number((off < np.abs(true["reward"]) / 2)[rewarded].mean()) if rewarded.any() else None,
-        "end_accuracy": _number((said["end"] == over).mean()),
-        "end_recall": _number(said["end"][over].mean()) if over.any() else None,
+        "reward_mse": number((off**2).mean()),
+        "reward_recall": number((off < np.abs(true["reward"]) / 2)[rewarded].mean()) if rewarded.any() else None,
+        "end_accuracy": number((said["end"] == over).mean()),
+        "end_recall": number(said["end"][over].mean()) if over.any() else None,
     }
     if on_board:
-        found["broken_laws"] = broken_laws(before, action, said["observation"] > 0.5, binary, seats, names)
+        found["broken_laws"] = broken_laws(before, action, said["observation"] > 0.5, binary, seats, names, wall)
     return found
 
 
 def psnr(squared_error: np.ndarray) -> float:
     """Peak signal to noise, in decibels, of entries between 0 and 1."""
-    return _number(10 * np.log10(1 / max(float(squared_error.mean()), 1e-12)))
+    return number(10 * np.log10(1 / max(float(squared_error.mean()), 1e-12)))
 
 
 def exact(said: np.ndarray, true: np.ndarray, binary: np.ndarray) -> np.ndarray:
@@ -150,12 +158,21 @@ def exact(said: np.ndarray, true: np.ndarray, binary: np.ndarray) -> np.ndarray:
 
 
 def broken_laws(
-    before: np.ndarray, action: np.ndarray, after: np.ndarray, binary: np.ndarray, seats: int, names: tuple[str, ...]
+    before: np.ndarray,
+    action: np.ndarray,
+    after: np.ndarray,
+    binary: np.ndarray,
+    seats: int,
+    names: tuple[str, ...],
+    wall: int | None = None,
 ) -> dict[str, int]:
-    """In how many of N foreseen boards each law is broken. `before` [N, planes, H, W] was seen, `after` is foreseen."""
+    """In how many of N foreseen boards each law is broken. `before` [N, planes, H, W] was seen, `after` is foreseen.
+
+    `wall` is the plane of walls.
+    """
     was, now = before[:, :seats] > 0.5, after[:, :seats]
     there, left = np.any(was, (2, 3)), ~np.any(now, (2, 3))
-    may_leave = np.isin(action, [k for k, name in enumerate(names) if name not in MOVES])
+    may_leave = np.isin(action, [k for k, name in enumerate(names) if name in LEAVING])
     reach = was.copy()  # the cells that one step leads to
     reach[:, :, 1:] |= was[:, :, :-1]
     reach[:, :, :-1] |= was[:, :, 1:]
@@ -170,8 +187,6 @@ def broken_laws(
         "vanished": there & left & ~may_leave,
         "out_of_nothing": grown,
     }
+    if wall is not None:
+        broken["into_a_wall"] = now & (before[:, None, wall] > 0.5)
     return {name: int(cells.reshape(len(before), -1).any(1).sum()) for name, cells in broken.items()}
-
-
-def _number(value: Any) -> float:
-    return float(f"{float(value):.6g}")
