@@ -92,7 +92,7 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
 
 
 def _more_of_worlds(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
-    windows = samples.windows(data, min(asked.test_samples, WINDOWS), DEEPEST, random)
+    windows = samples.windows(data, min(asked.test_samples, WINDOWS), DEEPEST, random, asked.player)
     table = of_worlds.open_loop(model, data.game, windows)
     return {"open_loop": {str(row["steps"]): row for row in table}, "reward_target": asked.world_model.reward_target}
 
@@ -134,7 +134,7 @@ def _draw_worlds(
     pictures.depth(list(found["open_loop"].values()), place / "depth.png")
     if not is_board(data.game):
         return
-    steps, _, _ = samples.own_steps(data, 2000, random, data.rows.reward)
+    steps, _, _ = samples.own_steps(data, 2000, random, data.rows.reward, asked.player)
     said = of_worlds.foreseen(model, data.game, steps)["observation"]
     true, before = (np.asarray(data.game.scaled(x)) for x in (steps.next_observation, steps.observation))
     off = ((said - true) ** 2).reshape(len(said), -1).mean(1)

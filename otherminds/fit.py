@@ -87,7 +87,7 @@ def world_model_task(options: Fit, data: Dataset, seed: int) -> Task:
     config, game = options.world_model, data.game
     random = np.random.default_rng(seed)
     training, held_out = data.split(options.held_out, seed)
-    value = value_of(training, config, seed) if config.reward_target == "r+v" else None
+    value = value_of(training, config, seed, options.player) if config.reward_target == "r+v" else None
     target, later_target = (reward_targets(config, part, value) for part in (training, held_out))
     train, _, _ = samples.own_steps(training, options.samples, random, target, options.player)
 
@@ -141,12 +141,12 @@ def _valued(model: tuple[Torso, Dense], observation: Array, game: Game) -> Float
     return head(torso(game.scaled(observation)))[:, 0]
 
 
-def value_of(data: Dataset, config: WorldModel, seed: int) -> Any:
+def value_of(data: Dataset, config: WorldModel, seed: int, player: int | None) -> Any:
     """What is earned from an observation on, learned from the returns of whoever played."""
     game, random = data.game, np.random.default_rng(seed)
     torso = Torso.make(random, game.observation_shape, config.hidden, "relu")
     module = (torso, Dense.make(random, torso.features, 1, 0.1))
-    train, _, _ = samples.own_steps(data, 100_000, random, samples.returns_to_go(data, config.discount))
+    train, _, _ = samples.own_steps(data, 100_000, random, samples.returns_to_go(data, config.discount), player)
 
     def loss(model: Any, steps: world_model.Step, key: Array, progress: Array) -> tuple[Array, dict[str, Array]]:
         off = ((_valued(model, steps.observation, game) - steps.target) ** 2).mean()

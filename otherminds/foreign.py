@@ -66,7 +66,7 @@ def open_source(options: Convert) -> tuple[Source, np.ndarray]:
     )
     game = make(options.game)
     require(not game.continuous, f"{game.id} has continuous actions: a dataset holds discrete ones")
-    require(options.meeting > 0, f"--meeting is {options.meeting}, expected at least 1 episode")
+    require(0 < options.meeting < 10**9, f"--meeting is {options.meeting}, expected at least 1 episode, and not all there are")
     if path.is_dir():
         names = tuple(sorted(file.stem for file in path.glob("*.npy")))
         require(bool(names), f"{path} has no .npy files: expected a folder of them, or one .npz")
@@ -82,7 +82,7 @@ def open_source(options: Convert) -> tuple[Source, np.ndarray]:
     array = _load(path, options.action)
     source.sizes.update(zip(ours, array.shape, strict=False))
     require(
-        array.ndim >= len(ours) and source.sizes["seat"] == game.seats,
+        array.ndim >= len(ours) and array.size > 0 and source.sizes["seat"] == game.seats,
         f"'{options.action}' has the shape {array.shape}, expected {options.axes} with {game.seats} seats of {game.id}: --axes",
     )
     whole = array.shape[len(ours) :] != (game.actions,)
@@ -233,5 +233,6 @@ def who(source: Source, lane: np.ndarray, step: np.ndarray) -> tuple[tuple[str, 
     if not source.has("who"):
         return (UNKNOWN,), np.zeros((len(lane), source.game.seats), np.int16)
     found = source.column("who", (), (("time",), ("lane", "time")))[lane, step]
+    require(found.dtype.kind != "f" or bool(np.isfinite(found).all()), f"'{source.options.who}' names nobody in some places")
     names, index = np.unique(found, return_inverse=True)
     return tuple(map(str, names)), index.reshape(found.shape).astype(np.int16)

@@ -57,7 +57,7 @@ def partner_steps(
     """
     rows, game = data.rows, data.game
     reached = reached_next(data)
-    looks = rows.present if player is None else rows.present & (np.arange(game.seats) == player - 1)
+    looks = of_player(data, player)
     seen = rows.present & ((looks.sum(1, keepdims=True) - looks) > 0)
     if trajectories == "rewarded":
         seen &= reached >= 0
@@ -97,6 +97,12 @@ def reached_next(data: Dataset) -> np.ndarray:
     return found
 
 
+def of_player(data: Dataset, player: int | None) -> np.ndarray:
+    """[N, A]: where a player, counted from 1, is there; without one, where anybody is."""
+    there = data.rows.present
+    return there if player is None else there & (np.arange(data.game.seats) == player - 1)
+
+
 def some(which: np.ndarray, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """(rows, seats) of up to `count` of those that are marked [N, A], in any order."""
     row, seat = np.nonzero(which)
@@ -114,9 +120,8 @@ def own_steps(
 
     `target` [N, A] is what the reward head should say of each.
     """
-    rows, game = data.rows, data.game
-    there = rows.present if player is None else rows.present & (np.arange(game.seats) == player - 1)
-    row, seat = some(there, count, random)
+    rows = data.rows
+    row, seat = some(of_player(data, player), count, random)
     require(len(row) > 0, "the dataset has no step of a player that is there: collect more episodes, or another --player")
     found = world_model.Step(
         jnp.asarray(rows.observation[row, seat]),
@@ -143,10 +148,10 @@ class Windows(eqx.Module):
     there: Bool[Array, "n T"]  # whether the player acted in it
 
 
-def windows(data: Dataset, count: int, steps: int, random: np.random.Generator) -> Windows:
+def windows(data: Dataset, count: int, steps: int, random: np.random.Generator, player: int | None = None) -> Windows:
     """Up to `count` windows; a player who leaves in one is there up to its last step."""
     rows = data.rows
-    row, seat = some(rows.present, count, random)
+    row, seat = some(of_player(data, player), count, random)
     last = np.flatnonzero(rows.end)
     until = last[np.searchsorted(last, row)]
     index = np.minimum(row[:, None] + np.arange(steps), until[:, None])
@@ -223,11 +228,11 @@ def sequences(
     index, there = table[episode], filled[episode]
     seen = there & rows.present[index, seat[:, None]] & rows.present[index, ego[:, None]] & apart[:, None]
     order = random.permutation(np.flatnonzero(seen.any(1)))
-    enough = int(np.searchsorted(np.cumsum(seen[order].sum(1)), count)) + 1
-    chosen = order[:enough]
     require(
-        len(chosen) > 1, "the dataset has no episode of a partner that somebody else sees: collect more episodes, or other seats"
+        len(order) > 1, "the dataset has no episode of a partner that somebody else sees: collect more episodes, or other seats"
     )
+    enough = int(np.searchsorted(np.cumsum(seen[order].sum(1)), count)) + 1
+    chosen = order[: max(enough, 2)]
     index, seen, seat, ego = index[chosen], seen[chosen], seat[chosen], ego[chosen]
     everywhere = [np.broadcast_to(x[:, None], index.shape) for x in (ego, (seat - ego) % game.seats)]
     view = seen_by(data, index.ravel(), *(x.ravel() for x in everywhere)).reshape(*index.shape, *game.observation_shape)

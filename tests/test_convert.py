@@ -292,6 +292,9 @@ def test_views_said_to_be_in_order_of_seats_and_other_horizons_are_refused(gathe
         ({}, {"axes": "time,seat"}, "--axes is time,seat, expected"),
         ({}, {"axes": "seat,row"}, r"'actions' has the shape \(\d+, 4\), expected seat,row with 4 seats"),
         ({}, {"meeting": 0}, "--meeting is 0"),
+        ({}, {"meeting": 2**70}, "--meeting is 1180591620717411303424"),
+        ({"actions": lambda x: x[:0]}, {}, r"'actions' has the shape \(0, 4\)"),
+        ({"partners": lambda x: np.full((len(x), 4), np.nan)}, {}, "'partners' names nobody in some places"),
         (
             {"obs": lambda x: x[:, :, :7]},
             {},

@@ -182,7 +182,12 @@ class History:
 
 
 def history(data: Dataset, counted_on: Dataset, row: np.ndarray, seat: np.ndarray, seen: np.ndarray) -> History | None:
-    """Exact beliefs at `row`, `seat` (both [n, T]) of partners who are watched where `seen`. None: they are no scripts."""
+    """Exact beliefs at `row`, `seat` (both [n, T]) of partners who are watched where `seen`.
+
+    None: they are no scripts, or act on what whoever looks cannot see.
+    """
+    if not shows_all(data.game):
+        return None
     total = dict.fromkeys(("without", "episode", "meeting", "exact"), 0.0)
     hindsight = np.zeros(row.shape, int)
     try:
