@@ -18,7 +18,7 @@ demo: .venv/.run-installed
 	$(BIN)/otherminds demo
 
 test: .venv/.test-installed
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 check: .venv/.test-installed
 	$(BIN)/ruff check .

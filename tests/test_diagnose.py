@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,8 @@ from otherminds import dataset, fit, samples
 from otherminds.config import BadInput, Collect, Diagnose, Fit, Goals, OpponentModel, PartnerNetwork, WorldModel
 from otherminds.diagnose import diagnose
 from otherminds.diagnostics import findings
+
+pytestmark = pytest.mark.xdist_group("diagnose")  # one worker, so that what they share is fitted once
 
 GAME = "stag_hunt?height=3&width=3&players=3&hares=2"
 STAY = 4
@@ -87,12 +90,10 @@ def test_what_is_whole_is_not_blamed(healthy, place):
 def test_actions_that_were_not_turned_are_found_in_the_world_model(data, place, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(samples, "joint_actions", lambda data, row, seat: jnp.asarray(data.rows.action[row], jnp.int32))
-        name = fitted(data, "world_model", place, "unturned")
-        one = fitted(data, "world_model", place, "unturned_for_one", player=2)
-    for found in (name, one):
-        result = diagnose(Diagnose((found,), pictures=False))
-        assert blamed(result) == {"world_model"}
-        assert "were these turned" in what(result)
+        name = fitted(data, "world_model", place, "unturned", player=2)
+    result = diagnose(Diagnose((name,), pictures=False))
+    assert blamed(result) == {"world_model"}
+    assert "were these turned" in what(result)  # by what it was taught
     assert "not turned" in what(result)  # seen from one seat, the model itself tells
 
 
@@ -149,31 +150,27 @@ def test_what_cannot_be_diagnosed_is_refused(healthy, data, place):
         diagnose(Diagnose((healthy[0],), data=other))
 
 
-def test_other_games_than_it_learned_from_are_not_taken_for_those(data, place):
-    path = place / "again.npz"
-    path.write_bytes(data.read_bytes())
-    name = fitted(path, "opponent_model", place, "again", epochs=1)
+def test_other_games_than_it_learned_from_are_not_taken_for_those(healthy, data, monkeypatch):
     with pytest.raises(BadInput, match=r"is what .* learned from"):
-        diagnose(Diagnose((name,), data=path))
-    path.unlink()
-    dataset.save(dataset.gather(Collect(path, game=GAME, seats="random", episodes=40, parallel=4)), path)
+        diagnose(Diagnose((healthy[0],), data=data))
+    again = dataclasses.replace(dataset.load(data), digest="of other games under the same name")
+    monkeypatch.setattr(dataset, "load", lambda path, game=None: again)
     with pytest.raises(BadInput, match="collected anew"):
-        diagnose(Diagnose((name,)))
+        diagnose(Diagnose((healthy[0],)))
 
 
-def test_an_edited_fit_is_refused_and_lost_rows_are_done_without(healthy, data, place):
-    name = fitted(data, "opponent_model", place, "edited", epochs=1)
-    folder = place / "edited"
+def test_an_edited_fit_is_refused_and_lost_rows_are_done_without(healthy, tmp_path):
+    folder = shutil.copytree(healthy[0], tmp_path / "edited")
     (folder / "metrics.jsonl").unlink()
-    diagnose(Diagnose((name,), samples=300))
+    diagnose(Diagnose((str(folder),), samples=300))
     config = json.loads((folder / "config.json").read_text())
     config["fit"]["held_out"] = 0.5
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadInput, match="not what the fit was made with"):
-        diagnose(Diagnose((name,)))
+        diagnose(Diagnose((str(folder),)))
     (folder / "config.json").write_text("5")
     with pytest.raises(BadInput, match="expected settings in braces"):
-        diagnose(Diagnose((name,)))
+        diagnose(Diagnose((str(folder),)))
 
 
 def test_what_is_found_in_some_seeds_is_said_to_be():
