@@ -58,7 +58,8 @@ def _bars(axis: Any, names: Sequence[str], series: dict[str, Sequence[float]]) -
         axis.bar(np.arange(len(names)) + (k - (len(series) - 1) / 2) * width, values, width, label=label)
     axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=7)
     axis.grid(axis="y", alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.margins(y=0.2)  # room for the legend
+    axis.legend(fontsize=8, ncols=len(series))
 
 
 def losses(rows: list[dict[str, Any]], path: Path) -> Path:
