@@ -152,7 +152,7 @@ def belief(found: dict[str, Any], path: Path) -> Path:
         axis.grid(alpha=0.3)
     axes[0, 0].set_title("belief in the true goal", fontsize=10)
     axes[0, 1].set_title("belief in it when an episode opens", fontsize=10)
-    axes[0, 0].legend(fontsize=8)
+    axes[0, 0].legend(fontsize=8, loc="lower right")
     return _save(figure, path)
 
 
