@@ -150,15 +150,16 @@ def _draw_goals(
     config = asked.goals
     rows, where = samples.sequences(data, 3000, config.steps, random, config.discount, asked.player, asked.labels)
     goal = data.rows.goal[where["row"], where["seat"]].astype(int)
-    said = predicted(model, _codes, rows, at_once=of_goals.AT_ONCE)
-    known = np.asarray(said["any_later"]) & (goal >= 0) & where["seen"]
+    said = predicted(model, of_goals.read, rows, at_once=of_goals.AT_ONCE)
+    known = np.asarray(said["any_later"]) & (goal >= 0)
+    drawn = np.asarray(said["code" if model.codebook is None else "raw"])
     if known.any():
-        pictures.goal_map(np.asarray(said["raw"])[known], goal[known], data.game.goals, place / "map.png")
+        pictures.goal_map(drawn[known], goal[known], data.game.goals, place / "map.png")
     if "beliefs" in found:
         pictures.belief(found["beliefs"], place / "belief.png")
         pictures.gate(found["gate"], place / "gate.png")
     if model.codebook is not None and is_board(data.game) and known.any():
-        code = np.asarray(said["code"])
+        code = np.asarray(said["number"])
         used = [k for k in range(len(model.codebook)) if (code[known] == k).mean() > 0.01]
         meant = [np.bincount(goal[known & (code == k)], minlength=len(data.game.goals)) for k in used]
         words = [f"{count.max() / count.sum():.0%} {data.game.goals[int(count.argmax())]}" for count in meant]
@@ -168,13 +169,6 @@ def _draw_goals(
         pictures.codes(
             np.asarray(rows.view[shown, 0]), data.game.seats, odds, shares, words, data.game.action_names, place / "codes.png"
         )
-
-
-def _codes(model: goals.Goals, rows: goals.Sequences) -> dict[str, Any]:
-    raw, any_later = model.hindsight(rows, model.eye(model.game.scaled(rows.view)))
-    code, drawn_from = model.settled(raw, None)
-    found = {"raw": code if model.codebook is None else raw, "any_later": any_later}
-    return found | ({} if model.codebook is None else {"code": drawn_from.logits.argmax(-1)})
 
 
 def _moment(rows: goals.Sequences, episode: int) -> goals.Sequences:

@@ -1,7 +1,7 @@
 """What could be believed at best: Bayes' rule with the partners' true probabilities, over all that they may have in mind.
 
-A partner is one of the scripts that were in the pool of its seat; a script may be minded in several ways. The belief at a step
-rests on the actions before it.
+A partner is one of the scripts that play in the games; a script may be minded in several ways. The belief at a step rests on the
+actions before it.
 """
 
 from collections.abc import Callable
@@ -163,7 +163,7 @@ def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> li
             fits = is_it & ((here.goal == data.rows.goal[:, seat, None]) | (not goal))
             best.bound[:, seat] = expected(here, _shares(before * fits))
             counts = counted(counted_on, there, goal) if same else counted(data, here, goal)
-            best.mixture[:, seat] = mixture(data, seat, here, counts * 1.0, is_it)
+            best.mixture[:, seat] = mixture(data, seat, here, counts, is_it)
     return found
 
 

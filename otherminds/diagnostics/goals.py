@@ -25,14 +25,14 @@ def scores(
 
     `episode` [n] tells which are of the same games. `exact` is what exact beliefs make of the same steps.
     """
-    read = predicted(model, _read, rows, at_once=AT_ONCE)
-    code, any_later, belief = (np.asarray(read[name]) for name in ("code", "any_later", "belief"))
+    found = predicted(model, read, rows, at_once=AT_ONCE)
+    code, any_later, belief = (np.asarray(found[name]) for name in ("code", "any_later", "belief"))
     random = np.random.default_rng(0)
     others = borrowed(code, any_later, random), borrowed(belief, np.asarray(rows.seen), random)
-    asked = (rows, read["code"], read["any_later"], read["belief"], *(jnp.asarray(part) for part in others))
+    asked = (rows, found["code"], found["any_later"], found["belief"], *(jnp.asarray(part) for part in others))
     said = {name: np.asarray(part, np.float64) for name, part in predicted(model, _foreseen, asked, at_once=AT_ONCE).items()}
-    kept = {name: np.asarray(part) for name, part in read.items() if name != "code"} | {
-        "code": np.asarray(read["number"]) if model.codebook is not None else code
+    kept = {name: np.asarray(part) for name, part in found.items() if name != "code"} | {
+        "code": np.asarray(found["number"]) if model.codebook is not None else code
     }
     return measure(said | kept, np.asarray(rows.action), np.asarray(rows.seen), goal, episode, exact)
 
@@ -46,11 +46,14 @@ def borrowed(x: np.ndarray, there: np.ndarray, random: np.random.Generator) -> n
     return found
 
 
-def _read(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
-    """The code of hindsight at every step, and where codes can be counted, its number and the belief before the step."""
+def read(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
+    """The code of hindsight at every step, as it was read (`raw`) and as it is used.
+
+    Where codes can be counted, also its number and the belief before the step.
+    """
     raw, any_later = model.hindsight(rows, model.eye(model.game.scaled(rows.view)))
     code, drawn_from = model.settled(raw, None)
-    found = {"code": code, "any_later": any_later & rows.seen}
+    found = {"raw": raw, "code": code, "any_later": any_later & rows.seen}
     if model.codebook is None:
         return found | {"belief": jnp.zeros((*rows.seen.shape, 0))}
     likely, prior = goals.likelihood(model.each_code(rows), rows), jax.nn.softmax(model.prior)
@@ -129,7 +132,7 @@ def gate_curve(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray) -> l
 
     def row(gate: str, at: float, belief: np.ndarray, active: np.ndarray) -> dict[str, Any]:
         odds = np.take_along_axis((np.exp(each) * belief[..., None]).sum(2), chosen, -1)[..., 0]
-        right = [x for x in by_step(belief, hindsight, goal, seen, known, whole=True) if x is not None] if known.any() else [None]
+        right = by_step(belief, hindsight, goal, seen, known, whole=True) if known.any() else [None]
         missed = float(-np.log(np.maximum(odds, 1e-12))[seen].mean())
         return {"gate": gate, "at": at, "saved": 1 - float(active[seen].mean()), "cross_entropy": missed, "belief": right[0]}
 
