@@ -160,6 +160,8 @@ def run(name: str) -> None:
         otherminds("fit", experiment.module, str(dataset(experiment.data)), "--name", name, *options.split(), "--json")
     fitted = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     found = {"": diagnosed(name)}
+    if "target_mse" in fitted["scores"]:  # what values a head was to say is known only where it was fitted
+        found[""]["target_mse"] = fitted["scores"]["target_mse"]
     if experiment.drawn:
         for picture in (folder / "diagnostics").glob("*.png"):
             shutil.copy(picture, PICTURES / f"{name}_{picture.name}")
