@@ -34,7 +34,7 @@ DATASETS = {
     "six": f"--game {SMALL}&players=6 --seats {MIX} --episodes 3000",
     "eight": f"--game {SMALL}&players=8 --seats {MIX} --episodes 2500",
     "snow4": "--game snowdrift-4x4 --seats nearest_drift+random+never_clear --episodes 6000",
-    "plain4": "--seats nearest_stag+nearest_hare+random --episodes 8000",
+    "plain4": "--seats nearest_stag+nearest_hare+random --episodes 25000",
     "mix8": f"{WALLS} --seats {MIX} --episodes 4000",
     "new8": f"{WALLS} --seats {NEW} --episodes 700 --seed 2",
     "pairs8": f"{WALLS} --seats nearest_stag+nearest_hare --episodes 6400 --meeting 25",
@@ -107,7 +107,7 @@ EXPERIMENTS = {
     "partners_4x4_no_goal": _partners("--opponent_model.goal False", seeds=3),
     # comparisons of goals
     "goals_brief": _goals(),
-    "goals_plain": _goals(data="plain4"),
+    "goals_plain": _goals(data="plain4", samples=600_000, epochs=10, seeds=5),
     "goals_16_codes": _goals("--goals.codes 16"),
     "goals_32_codes": _goals("--goals.codes 32"),
     "goals_size_4": _goals("--goals.size 4"),
