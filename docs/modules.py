@@ -32,7 +32,7 @@ DATASETS = {
     "view4": f"--game stag_hunt-4x4-4h1s?view=2 --seats {MIX} --episodes 8000",
     "two": f"--game {SMALL}&players=2 --seats {MIX} --episodes 6000",
     "six": f"--game {SMALL}&players=6 --seats {MIX} --episodes 3000",
-    "eight": f"--game {SMALL}&players=8 --seats {MIX} --episodes 2500",
+    "eight": f"--game {SMALL}&players=8 --seats nearest_stag+nearest_hare+random --episodes 2500",
     "snow4": "--game snowdrift-4x4 --seats nearest_drift+random+never_clear --episodes 6000",
     "plain4": "--seats nearest_stag+nearest_hare+random --episodes 25000",
     "mix8": f"{WALLS} --seats {MIX} --episodes 4000",
@@ -99,7 +99,7 @@ EXPERIMENTS = {
     "world_q": _world("--world_model.reward-target q", **BRIEF),
     "world_r_v": _world("--world_model.reward-target r+v", **BRIEF),
     "world_no_reward": _world("--world_model.reward-target none", **BRIEF),
-    "world_weighted": _world("--world_model.plane-weights 1 4 4 4 1 4 4 0", **BRIEF),
+    "world_weighted": _world("--world_model.plane-weights 1 4 4 4 1 4 4 1", **BRIEF),
     # what partners can be modelled from
     "partners_4x4_reached": _partners("--labels reached", seeds=5),
     "partners_4x4_rewarded": _partners("--labels reached --trajectories rewarded", seeds=5),

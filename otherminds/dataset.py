@@ -28,6 +28,7 @@ from otherminds.seats import lanes_needed, resolve
 
 FORMAT = 1
 CHUNK = 64  # steps of every game between two looks at how many episodes have ended
+MOST_LANES = 50_000  # games at once
 SCHEMA = "schema"  # the name of the entry that describes the others
 
 
@@ -103,6 +104,11 @@ def gather(options: Collect) -> Dataset:
     entries = spread(options.seats, game.seats, game.id)
     policies = resolve(game, entries)
     lanes = lanes_needed(policies) * math.ceil(min(options.parallel, options.episodes) / lanes_needed(policies))
+    require(
+        lanes <= MOST_LANES,
+        f"--seats {options.seats}: for all their members to meet, these pools need {lanes:,} games at once: "
+        "name fewer members, or fix some seats",
+    )
     wanted = math.ceil(options.episodes / lanes)
     play = start(game, policies, lanes, jax.random.key(options.seed))
     advance = collect if game.on_host else _collect

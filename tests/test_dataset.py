@@ -145,3 +145,14 @@ def test_objects_are_never_unpickled(tmp_path):
 def test_continuous_actions_are_refused():
     with pytest.raises(BadInput, match="continuous"):
         dataset.gather(Collect(Path("x.npz"), game="jaxmarl:MPE_simple_spread_v3?action_type=continuous"))
+
+
+def test_pools_that_need_more_games_than_there_is_memory_for_are_refused(tmp_path):
+    """Five members in eight seats meet in 390,625 ways: once, that was asked for and the machine had no memory left."""
+    options = Collect(
+        tmp_path / "data.npz",
+        "stag_hunt?height=4&width=4&players=8",
+        "random+nearest_stag+nearest_hare+stubborn=0.5+stubborn=0.7",
+    )
+    with pytest.raises(BadInput, match="390,625 games at once"):
+        dataset.gather(options)
