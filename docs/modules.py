@@ -125,7 +125,7 @@ EXPERIMENTS = {
     "goals_vae_state_conservative": _goals("--goals.kind vae --goals.encodes state --goals.choice conservative"),
     "goals_vae_drawn": _goals("--goals.kind vae --goals.encodes state --goals.trained-by reconstruction"),
     # elsewhere
-    "world_snowdrift": _world(data="snow4", **BRIEF),
+    "world_snowdrift": _world(data="snow4"),
     "world_pairs": _world(data="pairs4", **BRIEF, beside=("random4", "switch4", "learned4")),
     "world_view": _world("--player 1", "view4", **BRIEF),
     "world_view_theirs": _world("", "view4", **BRIEF),

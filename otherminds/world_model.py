@@ -60,6 +60,7 @@ class WorldModel(eqx.Module):
     told: Conditioned
     settle: Dense  # what comes of it: a hunt takes the right action, the prey and enough hunters
     heads: Dense  # reward, end and, on a board, whether the player leaves it
+    everywhere: Dense | None  # on a board, what each cell adds to reward and end, where that may be of other cells than one's own
     game: Game = eqx.field(static=True)
     on_board: bool = eqx.field(static=True)
     latent: bool = eqx.field(static=True)  # several steps ahead it goes on from its hidden state, not from what it would see
@@ -91,6 +92,7 @@ class WorldModel(eqx.Module):
             told=Conditioned.make(random, size, joint + (game.actions if on_board else 0), size, "concat"),
             settle=Dense.make(random, size, size),
             heads=Dense.make(random, size, 3 if on_board else 2, 0.1),
+            everywhere=Dense.make(random, size, 2, 0.1) if on_board and game.pays_everywhere else None,
             game=game,
             on_board=on_board,
             latent=config.kind == "latent",
@@ -133,7 +135,11 @@ class WorldModel(eqx.Module):
         beside = jnp.stack([to_ego(beside[:, k], k, -2) for k in range(self.game.seats)], 1)
         joint = jnp.concatenate([beside.reshape(*here.shape[:-1], -1), beside.sum(-2)], -1)
         reward, end, leaves = self._settled(here, joint)
-        return jax.nn.relu(self.spread(acted)), reward[:, 0], end[:, 0], leaves
+        reward, end = reward[:, 0], end[:, 0]
+        if self.everywhere is not None:
+            elsewhere = self.everywhere(acted[:, 0]).sum((-3, -2))
+            reward, end = reward + elsewhere[..., 0], end + elsewhere[..., 1]
+        return jax.nn.relu(self.spread(acted)), reward, end, leaves
 
     def _settled(self, features: Float[Array, "*n size"], joint: Float[Array, "*n joint"]) -> Float[Array, "heads *n"]:
         return jnp.moveaxis(self.heads(jax.nn.relu(self.settle(self.told(features, joint)))), -1, 0)

@@ -137,3 +137,17 @@ def test_it_learns_the_rules_from_one_seat_and_knows_them_in_the_other():
     assert right.mean() > 0.9
     assert abs(right[seat == 0].mean() - right[seat == 1].mean()) < 0.05
     assert exact(eqx.filter(model, eqx.is_array)).mean() < 0.5
+
+
+@pytest.mark.parametrize(("name", "told"), [("snowdrift-4x4", True), (BOARD, False)])
+def test_what_happens_elsewhere_pays_where_the_game_says_so(name, told):
+    """A drift that somebody clears on the other side of the board pays everyone; once, the reward was read off one's own cell."""
+    game = make(name)
+    model = wm.WorldModel.make(SMALL, game, np.random.default_rng(0))
+    state = game.reset(jax.random.key(0))
+    seen = game.scaled(game.observe(state)[:1])
+    stay, other = jnp.full((1, game.seats), 4), jnp.full((1, game.seats), 4).at[0, 1].set(5)
+    one, two = (model(seen, action) for action in (stay, other))
+    assert bool(one.reward[0] != two.reward[0]) == told
+    assert bool(one.end[0] != two.end[0]) == told
+    assert game.pays_everywhere == told

@@ -126,6 +126,11 @@ class Game:
         return "sequential"
 
     @property
+    def pays_everywhere(self) -> bool:
+        """Of boards: whether what happens on one cell pays players on others, or ends the game for them."""
+        return True
+
+    @property
     def symmetric(self) -> bool:
         """True if permuting the seats of a state and the actions permutes what follows."""
         raise NotImplementedError

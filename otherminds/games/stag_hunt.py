@@ -129,6 +129,10 @@ class StagHunt(Game):
         return scale
 
     @property
+    def pays_everywhere(self) -> bool:
+        return False  # a hunt pays those who stand where the prey is, and only they leave
+
+    @property
     def symmetric(self) -> bool:
         return self.strengths is None or len(set(self.strengths)) == 1
 
