@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from otherminds import dataset, fit, make, runs, world_model
-from otherminds.config import BadInput, Collect, Fit, Goals, OpponentModel, PartnerNetwork, WorldModel
+from otherminds import dataset, diagnose, fit, make, runs, world_model
+from otherminds.config import BadInput, Collect, Diagnose, Fit, Goals, OpponentModel, PartnerNetwork, WorldModel
 
 GAME = "stag_hunt?height=3&width=3&players=2&hares=2"
 POOL = "nearest_stag+nearest_hare"
@@ -65,6 +65,26 @@ def test_a_world_model_is_fitted(data, tmp_path):
     rows = [row for row in runs.rows(tmp_path / "fit" / "metrics.jsonl") if row["split"] == "train"]
     assert set(rows[0]["metrics"]) == {"observation", "reward", "end"}
     assert rows[-1]["metrics"]["observation"] < rows[0]["metrics"]["observation"] / 2
+
+
+@pytest.mark.parametrize(
+    "more", [{"kind": "vae"}, {"encodes": "state"}, {"kind": "vae", "encodes": "state+time+reward", "trained_by": "both"}]
+)
+def test_goals_of_every_kind_are_fitted_and_diagnosed(data, tmp_path, more):
+    """Goals that are numbers once made the measures stop: they have no book of codes, and nothing is said of its entries."""
+    small = Goals(
+        features=8,
+        hidden=(16,),
+        channels=4,
+        size=3,
+        codes=3,
+        batch=16,
+        acts=PartnerNetwork(torso="centred", hidden=(16,), goal_input="film"),
+    )
+    result = fit.fit(options(data, "goals", tmp_path, epochs=1, samples=400, goals=dataclasses.replace(small, **more)))
+    assert result["scores"]["cross_entropy"]["inferred"]["mean"] > 0
+    found = diagnose.diagnose(Diagnose((str(tmp_path / "fit"),), samples=400, pictures=False))
+    assert found["goals"]["cross_entropy"]["hindsight"]["mean"] > 0
 
 
 def test_a_fit_is_read_again_as_it_was(data, tmp_path):

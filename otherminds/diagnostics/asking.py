@@ -25,4 +25,4 @@ def predicted(model: Any, function: Callable[..., Any], samples: Any, *about: An
         return padded.reshape(blocks, at_once, *leaf.shape[1:])
 
     said = jax.lax.map(lambda part: function(model, part, *about), jax.tree.map(blocked, samples))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], said)
+    return jax.tree.map(lambda leaf: leaf.reshape(blocks * at_once, *leaf.shape[2:])[:count], said)  # some have no entries
