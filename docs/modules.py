@@ -71,6 +71,7 @@ def _goals(options: str = "", data: str = "mix4", samples: int = 150_000, epochs
 
 TOLD = "--labels true --opponent_model.identity True"
 FAR = "--opponent_model.repeats 12"
+CELLS = "--goals.acts.torso cells --goals.acts.repeats 12"  # sees around corners, at ten times the cost
 BRIEF: dict[str, Any] = {"epochs": 10, "seeds": 3}  # of comparisons
 
 EXPERIMENTS = {
@@ -115,6 +116,7 @@ EXPERIMENTS = {
     "goals_vae_4": _goals("--goals.kind vae --goals.size 4"),
     "goals_vae_8": _goals("--goals.kind vae"),
     "goals_vae_16": _goals("--goals.kind vae --goals.size 16"),
+    "goals_vae_cheap": _goals("--goals.kind vae --goals.information 0.1"),
     "goals_state": _goals("--goals.encodes state"),
     "goals_state_conservative": _goals("--goals.encodes state --goals.choice conservative"),
     "goals_state_last": _goals("--goals.encodes state --goals.choice last"),
@@ -136,6 +138,8 @@ EXPERIMENTS = {
     "world_8_players": _world(data="eight", **BRIEF),
     "goals_8x8": _goals(data="mix8", samples=100_000, epochs=10),
     "by_hand_8x8": _goals("--goals.kind manual --labels true", "pairs8", 150_000, 8),
+    "by_hand_8x8_cells": _goals(f"--goals.kind manual --labels true {CELLS}", "pairs8", 150_000, 8),
+    "goals_8x8_cells": _goals(CELLS, "mix8", 100_000, 10),
     "partners_8x8": _partners(f"--labels true {FAR}", "mix8", 6, seeds=3, beside=("new8",)),
 }
 
@@ -155,9 +159,13 @@ def dataset(name: str) -> Path:
 def run(name: str) -> None:
     experiment, folder, kept = EXPERIMENTS[name], RUNS / name, RESULTS / f"{name}.json"
     options = f"{experiment.options} --seeds {experiment.seeds}"
+    made_by, command = folder / "made_by.txt", f"{experiment.data}: {DATASETS[experiment.data]}; {options}"
+    if made_by.exists() and made_by.read_text(encoding="utf-8") != command:
+        sys.exit(f"{folder} was made by other options than {name} has now: remove it to make it anew")
     if not (folder / "result.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         otherminds("fit", experiment.module, str(dataset(experiment.data)), "--name", name, *options.split(), "--json")
+        made_by.write_text(command, encoding="utf-8")
     fitted = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     found = {"": diagnosed(name)}
     if "target_mse" in fitted["scores"]:  # what values a head was to say is known only where it was fitted
