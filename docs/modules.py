@@ -100,7 +100,8 @@ EXPERIMENTS = {
     "world_q": _world("--world_model.reward-target q", **BRIEF),
     "world_r_v": _world("--world_model.reward-target r+v", **BRIEF),
     "world_no_reward": _world("--world_model.reward-target none", **BRIEF),
-    "world_weighted": _world("--world_model.plane-weights 1 4 4 4 1 4 4 1", **BRIEF),
+    "world_weighted": _world("--world_model.plane-weights 1 4 4 4 1 4 4 0", **BRIEF),
+    "world_weighted_time": _world("--world_model.plane-weights 1 4 4 4 1 4 4 1", **BRIEF),
     # what partners can be modelled from
     "partners_4x4_reached": _partners("--labels reached", seeds=5),
     "partners_4x4_rewarded": _partners("--labels reached --trajectories rewarded", seeds=5),
@@ -160,9 +161,10 @@ def run(name: str) -> None:
     experiment, folder, kept = EXPERIMENTS[name], RUNS / name, RESULTS / f"{name}.json"
     options = f"{experiment.options} --seeds {experiment.seeds}"
     made_by, command = folder / "made_by.txt", f"{experiment.data}: {DATASETS[experiment.data]}; {options}"
-    if made_by.exists() and made_by.read_text(encoding="utf-8") != command:
-        sys.exit(f"{folder} was made by other options than {name} has now: remove it to make it anew")
-    if not (folder / "result.json").exists():
+    finished = (folder / "result.json").exists()
+    if finished and not (made_by.exists() and made_by.read_text(encoding="utf-8") == command):
+        sys.exit(f"{folder} was made by other options than {name} has now, or nobody knows by which: remove it to make it anew")
+    if not finished:
         shutil.rmtree(folder, ignore_errors=True)
         otherminds("fit", experiment.module, str(dataset(experiment.data)), "--name", name, *options.split(), "--json")
         made_by.write_text(command, encoding="utf-8")

@@ -28,7 +28,7 @@ from otherminds.seats import lanes_needed, resolve
 
 FORMAT = 1
 CHUNK = 64  # steps of every game between two looks at how many episodes have ended
-MOST_LANES = 50_000  # games at once
+MOST_LANES = 50_000  # games at once that pools may need
 SCHEMA = "schema"  # the name of the entry that describes the others
 
 
@@ -103,12 +103,13 @@ def gather(options: Collect) -> Dataset:
     require(options.meeting > 0, f"--meeting is {options.meeting}, expected at least 1 episode")
     entries = spread(options.seats, game.seats, game.id)
     policies = resolve(game, entries)
-    lanes = lanes_needed(policies) * math.ceil(min(options.parallel, options.episodes) / lanes_needed(policies))
+    needed = lanes_needed(policies)
     require(
-        lanes <= MOST_LANES,
-        f"--seats {options.seats}: for all their members to meet, these pools need {lanes:,} games at once: "
+        needed <= MOST_LANES,
+        f"--seats {options.seats}: for all their members to meet, these pools need {needed:,} games at once: "
         "name fewer members, or fix some seats",
     )
+    lanes = needed * math.ceil(min(options.parallel, options.episodes) / needed)
     wanted = math.ceil(options.episodes / lanes)
     play = start(game, policies, lanes, jax.random.key(options.seed))
     advance = collect if game.on_host else _collect

@@ -139,7 +139,7 @@ def test_it_learns_the_rules_from_one_seat_and_knows_them_in_the_other():
     assert exact(eqx.filter(model, eqx.is_array)).mean() < 0.5
 
 
-@pytest.mark.parametrize(("name", "told"), [("snowdrift-4x4", True), (BOARD, False)])
+@pytest.mark.parametrize(("name", "told"), [("snowdrift-4x4", True), (BOARD, False), (f"{BOARD}?end_after_first_hunt=5", True)])
 def test_what_happens_elsewhere_pays_where_the_game_says_so(name, told):
     """A drift that somebody clears on the other side of the board pays everyone; once, the reward was read off one's own cell."""
     game = make(name)

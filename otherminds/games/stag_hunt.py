@@ -130,7 +130,7 @@ class StagHunt(Game):
 
     @property
     def pays_everywhere(self) -> bool:
-        return False  # a hunt pays those who stand where the prey is, and only they leave
+        return self.end_after_first_hunt > 0  # else a hunt pays those who stand where the prey is, and only they leave
 
     @property
     def symmetric(self) -> bool:
