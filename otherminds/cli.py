@@ -366,9 +366,8 @@ def diagnose(options: Diagnose) -> None:
     for finding in result["findings"]:
         figures = ", ".join(f"{name} {value}" for name, value in finding["evidence"].items())
         figures += f", in {finding['seeds']} seeds" if finding["seeds"] != "1 of 1" else ""
-        console.print(
-            f"BROKEN? {finding['module']}: {finding['what']} ({figures})", style="bold red", markup=False, highlight=False
-        )
+        mark, style = ("BROKEN?", "bold red") if finding["judged"] else ("UNKNOWN", "yellow")
+        console.print(f"{mark} {finding['module']}: {finding['what']} ({figures})", style=style, markup=False, highlight=False)
     if not result["findings"]:
         console.print("nothing seems to be broken", style="green")
     print("tables and pictures: " + ", ".join(f"{folder_of(target) / 'diagnostics'}" for target in options.targets))

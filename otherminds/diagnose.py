@@ -109,7 +109,7 @@ def _more_of_goals(
     goal = data.rows.goal[where["row"], where["seat"]].astype(int)
     return {
         "beliefs": of_beliefs.carried(model, few, options.switching),
-        "gate": of_goals.gate_curve(model, rows, goal),
+        "gate": of_goals.gate_curve(model, rows, goal, (np.cumsum(data.rows.first) - 1)[where["row"][:, 0]]),
     }
 
 

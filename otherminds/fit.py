@@ -169,10 +169,10 @@ def opponent_model_test(
     True goals are told, whatever the labels were in learning.
     """
     config = options.opponent_model
-    told, without = of_beliefs.ceilings(data, counted_on, (config.goal, config.identity), (False, config.identity))
+    told, without = of_beliefs.ceilings(data, counted_on, partners, (config.goal, config.identity), (False, config.identity))
     best = (told.bound, told.mixture, without.bound)
     steps = samples.partner_steps(data, options.test_samples, random, best, partners, options.player)
-    return lambda model: of_partners.scores(model, config, data.game, partners, steps)
+    return lambda model: of_partners.scores(model, config, data.game, partners, steps) | by_truth(data)
 
 
 def world_model_test(
@@ -196,7 +196,17 @@ def goals_test(options: Fit, data: Dataset, counted_on: Dataset, partners: tuple
     goal = data.rows.goal[where["row"], where["seat"]].astype(int)
     exact = of_beliefs.history(data, counted_on, where["row"], where["seat"], where["seen"])
     episode = (np.cumsum(data.rows.first) - 1)[where["row"][:, 0]]
-    return lambda model: of_goals.scores(model, test, goal, episode, exact)
+    return lambda model: of_goals.scores(model, test, goal, episode, exact) | by_truth(data)
+
+
+def by_truth(data: Dataset) -> dict[str, float]:
+    """How whoever knows everything would foresee; nothing where somebody left no probabilities behind."""
+    there = data.rows.present
+    odds = data.rows.probabilities[there].astype(float)
+    if not odds.any(-1).all():
+        return {}
+    played = np.take_along_axis(odds, np.maximum(data.rows.action[there], 0).astype(int)[:, None], -1)
+    return {"top_1_true": float(odds.max(-1).mean()), "cross_entropy_true": float(-np.log(np.maximum(played, 1e-12)).mean())}
 
 
 TESTS: dict[str, Callable[..., Test]] = {

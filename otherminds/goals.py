@@ -261,7 +261,8 @@ def losses(
     def at_now(x: Array) -> Array:
         return jnp.take_along_axis(x, now.reshape(-1, 1, *(1,) * (x.ndim - 2)), 1)[:, 0]
 
-    thought = model.inferred(rows, jax.lax.stop_gradient(seen))
+    by_hand = model.to_code is None
+    thought = model.inferred(rows, seen if by_hand else jax.lax.stop_gradient(seen))  # else hindsight teaches the eye to see
     played = jnp.maximum(rows.action, 0)[..., None]
     steps, used = jnp.maximum(rows.seen.sum(), 1), jnp.maximum(usable.sum(), 1)
 
@@ -294,7 +295,7 @@ def losses(
         return sum((terms[name] * (warm if name == "information" else 1.0) for name in terms), jnp.float32(0.0)), terms
     each = jnp.take_along_axis(model.each_code(rows), played[..., None], -1)[..., 0] * rows.seen[..., None]  # [n, T, codes]
     prior, acted = jax.nn.log_softmax(model.prior)[None], each.sum(1)
-    if model.to_code is None:  # by hand: nothing is summed over, and episodes without a label teach nothing of goals
+    if by_hand:  # nothing is summed over, and episodes without a label teach nothing of goals
         whole, labelled = jax.nn.one_hot(rows.label, model.size), rows.seen & (rows.label >= 0)[:, None]
         count = jnp.maximum(labelled.sum(), 1)
         terms["action"] = -(whole * (prior + acted)).sum() / count

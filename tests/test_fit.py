@@ -61,7 +61,8 @@ def test_with_a_learning_rate_of_0_nothing_is_learned(data, tmp_path):
 def test_a_world_model_is_fitted(data, tmp_path):
     result = fit.fit(options(data, "world_model", tmp_path, epochs=10))
     assert result["scores"]["exact_board"]["mean"] > 0.8
-    assert result["scores"]["broken_laws"]["in_two_places"]["mean"] < 20
+    laws = {name: law["mean"] for name, law in result["scores"]["broken_laws"].items()}
+    assert laws["vanished"] + laws["moved_too_far"] < 40  # of 600
     rows = [row for row in runs.rows(tmp_path / "fit" / "metrics.jsonl") if row["split"] == "train"]
     assert set(rows[0]["metrics"]) == {"observation", "reward", "end"}
     assert rows[-1]["metrics"]["observation"] < rows[0]["metrics"]["observation"] / 2

@@ -21,6 +21,7 @@ KINDS = [
     for encodes in ("trajectory", "state", "state+time+reward")
     for trained_by in ("action", "reconstruction", "both")
 ]
+KINDS.append({"kind": "manual", "encodes": "state", "trained_by": "action"})
 
 
 def episodes(seed=0, count=5, steps=6):

@@ -4,7 +4,7 @@ A partner is one of the scripts that play in the games; a script may be minded i
 actions before it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -142,12 +142,19 @@ class Ceiling:
     """From what is told and the time alone. A look at the board, which tells something of who is who, can beat that."""
 
 
-def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> list[Ceiling]:
-    """For whoever is `told` (the goal, who it is). Known of scripts that show all they act on; told both, of everybody who left
-    its probabilities behind. `counted_on` are the games that tell how often each partner is met."""
+def ceilings(data: Dataset, counted_on: Dataset, partners: Sequence[str], *told: tuple[bool, bool]) -> list[Ceiling]:
+    """For whoever is `told` (the goal, who it is, if it is one of these `partners`: of others it cannot be said who they are).
+
+    Known of scripts that show all they act on; told both, of everybody who left its probabilities behind. `counted_on` are the
+    games that tell how often each partner is met.
+    """
     truth = data.rows.probabilities
-    found = [Ceiling(truth, truth) if all(both) else Ceiling(np.zeros_like(truth), np.zeros_like(truth)) for both in told]
-    if all(map(all, told)) or not shows_all(data.game):
+    named = np.array([name in partners for name in data.partners])[data.rows.who]  # [N, A]
+    found = []
+    for both in told:
+        known = np.where((named & all(both))[..., None], truth, 0.0)
+        found.append(Ceiling(known, known.copy()))
+    if not shows_all(data.game) or (all(map(all, told)) and named.all()):
         return found
     for seat in range(data.game.seats):
         try:
@@ -157,13 +164,13 @@ def ceilings(data: Dataset, counted_on: Dataset, *told: tuple[bool, bool]) -> li
         same = here.who.tolist() == there.who.tolist()  # else how often each is met is known of these games alone
         before = posterior(data, seat, here, False)
         for (goal, identity), best in zip(told, found, strict=True):
-            if goal and identity:
-                continue
-            is_it = (here.who[None] == data.rows.who[:, seat, None]) | (not identity)
+            told_who = identity & named[:, seat, None]
+            is_it = (here.who[None] == data.rows.who[:, seat, None]) | ~told_who
             fits = is_it & ((here.goal == data.rows.goal[:, seat, None]) | (not goal))
-            best.bound[:, seat] = expected(here, _shares(before * fits))
             counts = counted(counted_on, there, goal) if same else counted(data, here, goal)
-            best.mixture[:, seat] = mixture(data, seat, here, counts, is_it)
+            guesses = (expected(here, _shares(before * fits)), mixture(data, seat, here, counts, is_it))
+            for place, guess in zip((best.bound, best.mixture), guesses, strict=True):
+                place[:, seat] = np.where(told_who & goal, place[:, seat], guess)
     return found
 
 
@@ -276,7 +283,7 @@ def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, An
     parts: dict[str, list[np.ndarray]] = {
         name: [] for name in ("step", "episode", "model", "exact", "apart", "prior", "prior_exact")
     }
-    exact_known = True
+    exact_known = shows_all(game)  # else they act on what whoever looks cannot see
     for seat in range(game.seats):
         ego = (seat - 1) % game.seats
         seen = rows.present[:, seat] & rows.present[:, ego]
@@ -289,6 +296,8 @@ def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, An
         parts["episode"].append(np.where(rows.first[at], episode[at], -1))
         parts["model"].append(here[np.arange(len(at)), goal])
         parts["prior"].append(opening[np.arange(len(at)), goal])
+        if not exact_known:
+            continue
         try:
             minds = minds_of(data, seat)
         except BadInput:

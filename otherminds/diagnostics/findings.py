@@ -27,6 +27,8 @@ class Finding:
     what: str
     evidence: dict[str, Any]
     seeds: str = "1 of 1"
+    judged: bool = True
+    """False: there was too little to look at, so nothing is said either way."""
 
 
 def of_all_seeds(found: list[list[Finding]]) -> list[Finding]:
@@ -59,7 +61,7 @@ def of_samples(module: str, taught: dict[str, float]) -> list[Finding]:
 def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
     """`found` is of `opponent_model.scores`."""
     if found["steps"] < ENOUGH:
-        return []
+        return [_too_few("opponent_model", found)]
     findings, goal, best = [], found.get("goal"), found.get("cross_entropy_mixture", found["cross_entropy_exact"])
     stay = next((row for row in found["by_action"] if row["action"] == "stay"), None)
     if stay and stay["predicted_share"] > stay["share"] + STAYS:
@@ -71,7 +73,8 @@ def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
         brings = goal["shuffled"] - goal["told"]  # a model that was taught true goals is misled by those of others
         if brings < LITTLE * goal["usefulness_exact"]:
             findings.append(_finding("goals", "the goal that is told makes no difference: was it the partner's?", goal, *goal))
-    foreseeable = found["top_1_exact"] is None or found["top_1_exact"] > found["majority"] + MORE
+    could_be = found["top_1_exact"] if found["top_1_exact"] is not None else found.get("top_1_true")
+    foreseeable = could_be is None or could_be > found["majority"] + MORE
     if found["top_1"] <= found["majority"] and foreseeable:
         findings.append(_finding("opponent_model", "foresees no better than the commonest action", found, "top_1", "majority"))
     above = {
@@ -90,7 +93,7 @@ def of_opponent_model(found: dict[str, Any]) -> list[Finding]:
 def of_world_model(found: dict[str, Any]) -> list[Finding]:
     """`found` is of `world_model.scores`."""
     if found["steps"] < ENOUGH:
-        return []
+        return [_too_few("world_model", found)]
     findings = []
     turned = found.get("turned")
     if turned and turned["mse_unturned"] < CLEARLY * turned["mse"]:
@@ -118,11 +121,14 @@ def of_world_model(found: dict[str, Any]) -> list[Finding]:
 def of_goals(found: dict[str, Any]) -> list[Finding]:
     """`found` is of `goals.scores`."""
     if found["steps"] < ENOUGH:
-        return []
+        return [_too_few("goals", found)]
     findings, missed = [], found["cross_entropy"]
-    best = found["usefulness"]["exact"] if "usefulness" in found else missed["without"] - missed["hindsight"]
+    without = min(missed["without"], found.get("cross_entropy_exact", missed)["without"])
+    best = found["usefulness"]["exact"] if "usefulness" in found else without - missed["hindsight"]
     if "usefulness" in found and best < NOTHING:
         return []  # partners whose goals, if they have any, do not show in what they do
+    if "usefulness" not in found and missed["without"] - found.get("cross_entropy_true", -1.0) < NOTHING:
+        return []  # nor is anything left to know where a look at the moment tells all
     codes = found.get("codes_used")
     if codes == 1:
         findings.append(Finding("goals", "one code stands for everything", {"codes_used": codes}))
@@ -139,11 +145,12 @@ def of_goals(found: dict[str, Any]) -> list[Finding]:
     if missed["hindsight"] < known - NOTHING:
         evidence = {"hindsight": missed["hindsight"], "knowing_everything": known}
         findings.append(Finding("goals", "codes tell more than can be known before an action: they tell the action", evidence))
-    inferred = min(missed[name] for name in ("inferred", "by_bayes") if name in missed)
-    if not findings and missed["without"] - inferred < LITTLE * best:
-        findings.append(
-            _finding("beliefs", "codes are good in hindsight, and are not inferred from what came before", missed, *missed)
-        )
+    if findings:
+        return findings
+    for name, how in (("inferred", "by the network that reads it"), ("by_bayes", "by Bayes' rule")):
+        if name in missed and without - missed[name] < LITTLE * best:
+            words = f"codes are good in hindsight, and are not inferred from what came before {how}"
+            findings.append(_finding("beliefs", words, missed, *missed))
     return findings
 
 
@@ -155,6 +162,10 @@ def of_policy(found: dict[str, Any]) -> list[Finding]:
             Finding("policy", "value losses differ between seats: does each learn from its own data?", {"value_loss": losses})
         ]
     return []
+
+
+def _too_few(module: str, found: dict[str, Any]) -> Finding:
+    return Finding(module, "too few steps to judge", {"steps": found["steps"], "needed": ENOUGH}, judged=False)
 
 
 def _finding(module: str, what: str, found: dict[str, Any], *names: str) -> Finding:

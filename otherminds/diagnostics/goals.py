@@ -34,7 +34,8 @@ def scores(
     kept = {name: np.asarray(part) for name, part in found.items() if name != "code"} | {
         "code": np.asarray(found["number"]) if model.codebook is not None else code
     }
-    return measure(said | kept, np.asarray(rows.action), np.asarray(rows.seen), goal, episode, exact)
+    by_hand = model.to_code is None
+    return measure(said | kept, np.asarray(rows.action), np.asarray(rows.seen), goal, episode, exact, by_hand)
 
 
 def borrowed(x: np.ndarray, there: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -86,6 +87,7 @@ def measure(
     goal: np.ndarray,
     episode: np.ndarray,
     exact: History | None,
+    by_hand: bool = False,
 ) -> dict[str, Any]:
     """Scores of codes in episodes [n, T]. `said` has `code`, `any_later` and, by kind of code, what is foreseen [n, T, actions].
 
@@ -103,7 +105,9 @@ def measure(
             found["hindsight"] = information(said["code"][known].astype(int), goal_, games)
             found["hindsight_by_bayes"] = information(by_bayes[known], goal_, games)
             found["codes_used"] = int((np.bincount(by_bayes[known]) > 0.01 * known.sum()).sum())
-            found["belief_by_step"] = by_step(said["belief"], by_bayes, goal, seen, known)
+            counts = seen & (goal >= 0)
+            right = belief_in_truth(said["belief"], goal, counts, episode, by_hand)
+            found["belief_by_step"] = [_mean(right[:, t]) for t in range(goal.shape[1])]
         else:
             half = np.broadcast_to((episode % 2 == 0)[:, None], seen.shape)[known]
             if half.any() and not half.all():
@@ -121,20 +125,19 @@ MOVEMENTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 REST = 2  # steps without inference after one that moved nothing
 
 
-def gate_curve(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray) -> list[dict[str, Any]]:
+def gate_curve(model: goals.Goals, rows: goals.Sequences, goal: np.ndarray, episode: np.ndarray) -> list[dict[str, Any]]:
     """What inference at fewer steps saves and what it costs: only near a goal, or only while the belief moves."""
     said = predicted(model, _of_each, rows, at_once=AT_ONCE)
     each, likely, near = (np.asarray(said[name]) for name in ("each", "likely", "near"))
     seen, prior = np.asarray(rows.seen), jax.nn.softmax(model.prior)
     chosen = np.maximum(np.asarray(rows.action), 0)[..., None]
-    hindsight = np.asarray(goals.in_hindsight(jnp.asarray(likely), prior)).argmax(-1)
     known = seen & (goal >= 0)
 
     def row(gate: str, at: float, belief: np.ndarray, active: np.ndarray) -> dict[str, Any]:
         odds = np.take_along_axis((np.exp(each) * belief[..., None]).sum(2), chosen, -1)[..., 0]
-        right = by_step(belief, hindsight, goal, seen, known, whole=True) if known.any() else [None]
+        right = _mean(belief_in_truth(belief, goal, known, episode, model.to_code is None))
         missed = float(-np.log(np.maximum(odds, 1e-12))[seen].mean())
-        return {"gate": gate, "at": at, "saved": 1 - float(active[seen].mean()), "cross_entropy": missed, "belief": right[0]}
+        return {"gate": gate, "at": at, "saved": 1 - float(active[seen].mean()), "cross_entropy": missed, "belief": right}
 
     table = []
     for distance in DISTANCES if near.any() else ():
@@ -175,22 +178,29 @@ def while_moving(
     return belief, active
 
 
-def by_step(
-    belief: np.ndarray, code: np.ndarray, goal: np.ndarray, seen: np.ndarray, known: np.ndarray, whole: bool = False
-) -> list[float | None]:
-    """By step, or of the `whole`, the mean belief [n, T, codes] in the true goal.
+def belief_in_truth(belief: np.ndarray, goal: np.ndarray, counts: np.ndarray, episode: np.ndarray, by_hand: bool) -> np.ndarray:
+    """[n, T]: belief [n, T, codes] in the true goal, where it `counts`; elsewhere not a number.
 
-    A code stands for a goal as often as it is read in hindsight where that is the true one.
+    Codes by hand are goals. What learned ones mean is read off every other game and measured in the rest: where one is believed
+    in at the end of an episode, how often each goal is the true one. An episode has one voice, or whoever stays longest would be
+    heard most, and belief in those who stay would seem to grow.
     """
-    table = np.full((belief.shape[-1], goal.max() + 1), 1e-3)
-    np.add.at(table, (code[known], goal[known]), 1)
-    meant = table / table.sum(1, keepdims=True)
-    true = np.einsum("ntc,cg->ntg", belief, meant)
-    right = np.take_along_axis(true, np.maximum(goal, 0)[..., None].astype(int), -1)[..., 0]
-    counts = seen & (goal >= 0)
-    if whole:
-        return [number(right[counts].mean())]
-    return [number(right[counts[:, t], t].mean()) if counts[:, t].any() else None for t in range(goal.shape[1])]
+    codes, shown = belief.shape[-1], counts
+    if by_hand:
+        meant = np.eye(codes)
+    else:
+        table = np.full((codes, max(goal.max(), 0) + 1), 1e-3)
+        teaches = np.flatnonzero(counts.any(1) & (episode % 2 == 0))
+        last = counts.shape[1] - 1 - counts[teaches, ::-1].argmax(1)
+        np.add.at(table.T, goal[teaches, last], belief[teaches, last])
+        meant, shown = table / table.sum(1, keepdims=True), counts & (episode % 2 == 1)[:, None]
+    right = np.take_along_axis(belief @ meant, np.maximum(goal, 0)[..., None].astype(int), -1)[..., 0]
+    return np.where(shown, right, np.nan)
+
+
+def _mean(x: np.ndarray) -> float | None:
+    """Of the numbers among them."""
+    return number(np.nanmean(x)) if np.isfinite(x).any() else None
 
 
 def information(code: np.ndarray, goal: np.ndarray, games: int) -> dict[str, float]:
@@ -238,9 +248,11 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 def usefulness(cross_entropy: dict[str, float], exact: dict[str, float]) -> dict[str, Any]:
     """How many nats each kind of code brings, beside what exact beliefs over the true goals bring from the same history.
 
-    `cross_entropy` has `without` and the kinds of codes; `exact` has `episode` (`beliefs.History`). All are set against the
-    same `without`, that of the model: it reads off the board more of who is who than exact beliefs without history do.
+    `cross_entropy` has `without` and the kinds of codes; `exact` has `without` and `episode` (`beliefs.History`). All are set
+    against the same: what is foreseen without history, by the model or by exact beliefs, whichever does better. A model may read
+    off the board more of who is who than the time tells; a poor one does worse than that, and its codes would seem to bring more.
     """
-    best = cross_entropy["without"] - exact["episode"]
-    brings = {name: cross_entropy["without"] - value for name, value in cross_entropy.items() if name != "without"}
+    least = min(cross_entropy["without"], exact["without"])
+    best = least - exact["episode"]
+    brings = {name: least - value for name, value in cross_entropy.items() if name != "without"}
     return {"exact": best, **brings, "of_exact": {name: value / best for name, value in brings.items()} if best > 0 else {}}
