@@ -132,6 +132,7 @@ def interval(part: dict[str, float]) -> str:
 
 def rows_of(prefix: str, columns: dict[str, Callable[[dict[str, Any]], str]]) -> str:
     """A row for each experiment on modules whose name begins so and that has been run; what a column cannot say is left empty."""
+    columns = columns | {"diagnosis": blame}
     lines = ["| experiment | " + " | ".join(columns) + " | seeds | s a fit |", "|---" * (len(columns) + 3) + "|"]
     for path in sorted((ROOT / "docs" / "results").glob(f"{prefix}_*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -146,6 +147,15 @@ def said(column: Callable[[dict[str, Any]], str], found: dict[str, Any]) -> str:
         return column(found["diagnosed"])
     except (KeyError, StopIteration, ValueError):
         return ""
+
+
+def blame(found: dict[str, Any]) -> str:
+    """What `diagnose` says is broken, on held-out games and on others."""
+    said = []
+    for where, part in found.items():
+        place = f" ({where.partition(':')[0]})" if where else ""
+        said += [f"{one['module']} {one['what']}, {one['seeds']} seeds{place}" for one in part["findings"]]
+    return "; ".join(said)
 
 
 def number(part: dict[str, float], digits: int = 3) -> str:
@@ -167,7 +177,15 @@ def at(*path: str, digits: int = 4, where: str = "") -> Callable[[dict[str, Any]
 
 
 def beside(first: Callable[..., str], second: Callable[..., str], word: str) -> Callable[[dict[str, Any]], str]:
-    return lambda found: f"{first(found)} ({word} {second(found)})"
+    """Two numbers, the second where anybody knows it."""
+
+    def column(found: dict[str, Any]) -> str:
+        try:
+            return f"{first(found)} ({word} {second(found)})"
+        except KeyError:
+            return first(found)
+
+    return column
 
 
 def recall(found: dict[str, Any]) -> str:
@@ -198,10 +216,12 @@ def unseen(found: dict[str, Any]) -> str:
 
 
 def laws(found: dict[str, Any]) -> str:
-    """Of the largest number of predictions that was looked at."""
-    part = max(found.values(), key=lambda part: part["steps"]["mean"])
-    broken = sum(count["mean"] for count in part["broken_laws"].values())
-    return f"{broken:.4g} of {part['steps']['mean']:,.0f}"
+    """On held-out games, and on others."""
+    said = []
+    for where, part in found.items():
+        broken = sum(count["mean"] for count in part["broken_laws"].values())
+        said.append(f"{where.partition(':')[0]} {broken:.4g} of {part['steps']['mean']:,.0f}".strip())
+    return ", ".join(said)
 
 
 def elsewhere(found: dict[str, Any]) -> str:

@@ -354,17 +354,24 @@ def write_tables(folder: Path, epoch: int, seed: int, found: dict[str, Any]) -> 
 
 
 def over_seeds(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and interval over seeds of every number, wherever it stands; a single seed has no interval."""
+    """Mean and interval over seeds of every number, wherever it stands, also in tables; a single seed has no interval."""
     first = scores[0]
     found: dict[str, Any] = {}
     for name, value in first.items():
         values = [score[name] for score in scores if name in score]
         if isinstance(value, dict):
             found[name] = over_seeds(values)
+        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            found[name] = over_seeds([{_label(row): row for row in rows} for rows in values])
         elif all(isinstance(value, int | float) for value in values):
             whole = estimate(np.array(values, float))
             found[name] = {"mean": whole.mean, "low": whole.low, "high": whole.high} if len(values) > 1 else {"mean": whole.mean}
     return found
+
+
+def _label(row: dict[str, Any]) -> str:
+    """What a row of a table is about."""
+    return " ".join(str(row[name]) for name in ("action", "gate", "at", "step", "episode") if name in row)
 
 
 # --- what was fitted, read again ---
