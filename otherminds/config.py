@@ -493,7 +493,7 @@ class Fit:
     """Of `opponent_model`: learn from all episodes of a partner, or from those in which it reached a goal."""
     labels: Literal["reached", "true"] = "reached"
     """Of `opponent_model`, and of `goals` by hand: in learning, the goal that is told is the one that is reached in the end, or
-    the true one, which only scripts tell. Measured is always with true goals told."""
+    the true one, which only scripts tell. Measured is with true goals told, or with these where data hold no true ones."""
     partner_data: Literal["public", "theirs"] = "public"
     """Of `opponent_model`: learn from what the one who looks can see of a partner, or from the partner's own view as well as
     it sees it. Measured is always on the first."""

@@ -66,6 +66,10 @@ def opponent_model_task(options: Fit, data: Dataset, seed: int) -> Task:
     require(not config.goal or bool(game.goals), f"{game.id} names no goals: --opponent_model.goal False")
     random = np.random.default_rng(seed)
     training, held_out = data.split(options.held_out, seed)
+    require(
+        not config.goal or options.labels == "reached" or samples.goals_are_known(training),
+        "the dataset knows of nobody what it is after: --labels reached, or --opponent_model.goal False",
+    )
     known, partners = (training.rows.probabilities,) * 3, len(data.partners)
     chosen = (options.player, options.labels, options.trajectories, options.partner_data)
     train = samples.partner_steps(training, options.samples, random, known, data.partners, *chosen)
@@ -166,12 +170,14 @@ def opponent_model_test(
 ) -> Test:
     """`counted_on` are the games that tell how often each partner is met; `partners` those the model can be told of.
 
-    True goals are told, whatever the labels were in learning.
+    True goals are told, whatever the labels were in learning; where the data know none, those of learning are.
     """
-    config = options.opponent_model
-    told, without = of_beliefs.ceilings(data, counted_on, partners, (config.goal, config.identity), (False, config.identity))
+    config, known = options.opponent_model, samples.goals_are_known(data)
+    bounded = config.goal and (known or config.identity)  # goals as they were reached are of hindsight, which has no bound
+    told, without = of_beliefs.ceilings(data, counted_on, partners, (bounded, config.identity), (False, config.identity))
     best = (told.bound, told.mixture, without.bound)
-    steps = samples.partner_steps(data, options.test_samples, random, best, partners, options.player)
+    labels: samples.Labels = "true" if known else options.labels
+    steps = samples.partner_steps(data, options.test_samples, random, best, partners, options.player, labels)
     return lambda model: of_partners.scores(model, config, data.game, partners, steps) | by_truth(data)
 
 

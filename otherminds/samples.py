@@ -14,6 +14,7 @@ from otherminds.config import BadInput, OpponentModel, require
 from otherminds.dataset import Dataset
 from otherminds.games.base import Game
 from otherminds.games.ego import seen_from, to_ego
+from otherminds.partners import names_for
 
 Labels = Literal["true", "reached"]
 
@@ -24,7 +25,7 @@ class PartnerSteps(eqx.Module):
     view: Num[Array, "n ..."]  # the partner's own, as far as the one who looks can see it
     place: Int[Array, " n"]  # of the partner, in ego order
     action: Int[Array, " n"]
-    goal: Int[Array, " n"]  # that is told; the number of goals stands for none
+    goal: Int[Array, " n"]  # that is told; the number of goals stands for none, -1 for one that is not known
     who: Int[Array, " n"]  # -1 for somebody unknown
     ceiling: Float[Array, "n actions"]  # what could be known at best by what is told; zeros where nobody can say
     mixture: Float[Array, "n actions"]  # what is known by what is told and the time alone
@@ -67,9 +68,9 @@ def partner_steps(
     ego = chance.argmax(1)
     place = (seat - ego) % game.seats
     view = rows.observation[row, seat] if views == "theirs" else seen_by(data, row, ego, place)
-    goal = (rows.goal if labels == "true" else reached)[row, seat]
+    goal = told_goals(data, labels)[row, seat]
     known = np.array([list(partners).index(name) if name in partners else -1 for name in data.partners])
-    numbers = (place, rows.action[row, seat], np.where(goal < 0, len(game.goals), goal), known[rows.who[row, seat]], ego)
+    numbers = (place, rows.action[row, seat], goal, known[rows.who[row, seat]], ego)
     place_, action, goal_, who, ego_ = (jnp.asarray(column, jnp.int32) for column in numbers)
     ceiling, mixture, without = (jnp.asarray(part[row, seat]) for part in best)
     return PartnerSteps(jnp.asarray(view), place_, action, goal_, who, ceiling, mixture, without, ego_)
@@ -83,6 +84,26 @@ def seen_by(data: Dataset, row: np.ndarray, ego: np.ndarray, place: np.ndarray) 
         there = place == one
         view[there] = seen_from(jnp.asarray(view[there]), int(one), game.seats, game.shown_of_each, inner)
     return view
+
+
+def told_goals(data: Dataset, labels: Labels) -> np.ndarray:
+    """[N, A]: the goal that is told of each seat; the number of goals stands for none, -1 for one that is not known.
+
+    A script that played here and names no goal has none. Whoever else names none, a learner or a player of another library, may
+    be after anything. Where goals are told as they were reached, none is one of them, if anybody noted any.
+    """
+    none = len(data.game.goals)
+    if labels == "reached":
+        reached = reached_next(data)
+        return np.where(reached >= 0, reached, none if (reached >= 0).any() else -1)
+    scripts = names_for(data.game.family) if "converted" not in data.source else []
+    tells = np.array([name.partition("=")[0] in scripts for name in data.partners])
+    return np.where(data.rows.goal >= 0, data.rows.goal, np.where(tells[data.rows.who], none, -1))
+
+
+def goals_are_known(data: Dataset) -> bool:
+    """Whether anybody is known to be after something, or after nothing."""
+    return bool((told_goals(data, "true") >= 0)[data.rows.present].any())
 
 
 def reached_next(data: Dataset) -> np.ndarray:

@@ -97,6 +97,28 @@ def test_a_fit_is_read_again_as_it_was(data, tmp_path):
     assert not np.array_equal(np.asarray(first.head.weight), np.asarray(second.head.weight))
 
 
+def without_goals(data, folder):
+    """The same games as another library would leave them."""
+    whole = dataset.load(data)
+    rows = dataclasses.replace(whole.rows, goal=np.full_like(whole.rows.goal, -1), who=np.zeros_like(whole.rows.who))
+    path = folder / "foreign.npz"
+    dataset.save(dataclasses.replace(whole, rows=rows, partners=("unknown",), source={"converted": "elsewhere.npz"}), path)
+    return path
+
+
+def test_where_no_true_goals_are_known_those_that_are_reached_are_told(data, tmp_path):
+    """All were told as "after nothing" in the test and as what they reached in learning: 1.58 nats where 0.33 was learned."""
+    foreign = without_goals(data, tmp_path)
+    result = fit.fit(options(foreign, "opponent_model", tmp_path, epochs=6))
+    *_, last = (row["metrics"] for row in runs.rows(tmp_path / "fit" / "metrics.jsonl") if row["split"] == "train")
+    scores = result["scores"]
+    assert scores["cross_entropy"]["mean"] < last["cross_entropy"] + 0.1
+    assert scores["goal"]["usefulness"]["mean"] > 0.05
+    with pytest.raises(BadInput, match="knows of nobody what it is after: --labels reached"):
+        fit.fit(options(foreign, "opponent_model", tmp_path, labels="true", name=str(tmp_path / "true")))
+    assert not (tmp_path / "true").exists()
+
+
 # --- what is refused ---
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from otherminds import dataset, samples
-from otherminds.config import Collect
+from otherminds.config import Collect, OpponentModel
 
 GAME = "stag_hunt?height=3&width=3&players=2&hares=2"
 
@@ -86,6 +86,32 @@ def test_goals_label_all_that_led_to_them(played):
             assert reached[at[k]].tolist() == [next((g for g in goals if g >= 0), -1) for goals in later]
     rewarded = of_partners(played, 10_000, labels="reached", trajectories="rewarded")
     assert (np.asarray(rewarded.goal) < 2).all()
+
+
+def test_goals_that_nobody_knows_are_told_as_nothing(played):
+    """They were told as "after nothing" once, which in learning by what was reached means: it will reach nothing."""
+    config, unknown = OpponentModel(), np.full_like(played.rows.goal, -1)
+    game, of_whom = played.game, np.array(played.partners)[played.rows.who]
+    told = samples.told_goals(played, "true")
+    assert (told[of_whom == "random"] == 2).all()  # a script that is after nothing says so
+    assert (told[(of_whom == "nearest_stag") & played.rows.present] == 0).all()
+    learned = dataclasses.replace(played, partners=("nearest_stag", "run:somebody", "random"))
+    goal = np.where(of_whom == "nearest_hare", -1, played.rows.goal)
+    mixed = dataclasses.replace(learned, rows=dataclasses.replace(played.rows, goal=goal))
+    told = samples.told_goals(mixed, "true")
+    assert (told[of_whom == "nearest_hare"] == -1).all()
+    assert (told[of_whom == "random"] == 2).all()
+    foreign = dataclasses.replace(
+        played, rows=dataclasses.replace(played.rows, goal=unknown), source={"converted": "elsewhere.npz"}
+    )
+    assert samples.goals_are_known(mixed)
+    assert not samples.goals_are_known(foreign)
+    steps = of_partners(foreign, 200)
+    assert not np.asarray(steps.told(config, game, 3)).any()
+    reached = of_partners(foreign, 200, labels="reached")
+    assert (np.asarray(reached.told(config, game, 3)).sum(1) == 1).all()
+    nobody = dataclasses.replace(foreign, rows=dataclasses.replace(foreign.rows, goal_reached=unknown))
+    assert not np.asarray(of_partners(nobody, 200, labels="reached").told(config, game, 3)).any()
 
 
 def test_a_view_turned_to_a_partner_is_what_it_sees_itself(played):
