@@ -23,11 +23,12 @@ from otherminds.games import make
 from otherminds.games.base import Game
 from otherminds.lineup import spread
 from otherminds.progress import bar
-from otherminds.rollout import close, collect, start
+from otherminds.rollout import close, collect, draw_bank, start
 from otherminds.seats import lanes_needed, resolve
 
 FORMAT = 1
-CHUNK = 64  # steps of every game between two looks at how many episodes have ended
+CHUNK = 16  # steps of every game between two looks at how many episodes have ended
+BANK = 2  # what a key derived from the seed is for; `start` splits off 0 and 1
 MOST_LANES = 50_000  # games at once that pools may need
 SCHEMA = "schema"  # the name of the entry that describes the others
 
@@ -82,7 +83,11 @@ class Dataset:
         return dataclasses.replace(self, rows=Rows(**{name: getattr(self.rows, name)[chosen] for name in FIELDS}))
 
     def split(self, held_out: float, seed: int) -> tuple["Dataset", "Dataset"]:
-        """(for training, held out): whole meetings, so that nothing of a held-out episode has been seen."""
+        """(for training, held out): whole meetings, so that nothing of a held-out episode has been seen.
+
+        The starts of all episodes are drawn independently: the same opening board on both sides is chance, and rare where a game
+        has many.
+        """
         meeting = np.cumsum(self.rows.meeting) - 1
         count = int(meeting[-1]) + 1
         out = max(1, round(held_out * count))
@@ -95,7 +100,7 @@ _collect = eqx.filter_jit(collect)
 
 
 def gather(options: Collect) -> Dataset:
-    """Play the episodes that are asked for: equally many in every parallel game, whole ones only."""
+    """Play the episodes that are asked for: equally many in every parallel game, whole ones, each from a start of its own."""
     game = make(options.game)
     require(not game.continuous, f"{game.id} has continuous actions: a dataset holds discrete ones")
     require(options.episodes > 0, f"--episodes is {options.episodes}, expected at least 1")
@@ -111,16 +116,22 @@ def gather(options: Collect) -> Dataset:
     )
     lanes = needed * math.ceil(min(options.parallel, options.episodes) / needed)
     wanted = math.ceil(options.episodes / lanes)
-    play = start(game, policies, lanes, jax.random.key(options.seed))
+    key, size = jax.random.key(options.seed), max(game.bank_size, 2 * CHUNK * lanes)
+    play = start(game, policies, lanes, key, None if game.on_host else draw_bank(game, jax.random.split(key)[0], size))
+    left = size - lanes  # starts that nobody has played yet
     advance = collect if game.on_host else _collect
     chunks: list[dict[str, np.ndarray]] = []
     ended = np.zeros(lanes, int)
     with bar() as progress:
         task = progress.add_task(f"collect {game.id}", total=wanted * lanes)
         while (ended < wanted).any():
+            if not game.on_host and left < CHUNK * lanes:  # fewer than could be needed before the next look
+                fresh = draw_bank(game, jax.random.fold_in(jax.random.fold_in(key, BANK), len(chunks)), size)
+                play, left = eqx.tree_at(lambda p: p.bank, play, fresh), size
             play, rows = advance(game, policies, play, CHUNK, final=True, meeting_episodes=options.meeting)
             chunks.append(_columns(rows))
             ended = ended + chunks[-1]["end"].sum(0)
+            left -= int(chunks[-1]["end"].sum())
             progress.update(task, completed=int(np.minimum(ended, wanted).sum()))
     close(play)
     columns = {name: np.concatenate([chunk[name] for chunk in chunks]).swapaxes(0, 1) for name in chunks[0]}  # [lanes, T, ...]
