@@ -78,6 +78,12 @@ def test_both_readmes_hold_the_same_commands():
     assert code("README.md") == code("README.zh-CN.md")
 
 
+def test_the_opponent_model_of_the_readme_is_told_in_learning_what_it_is_measured_with():
+    """It learned by the goals that were reached, and the next line but one called it far from what could be known."""
+    (line,) = re.findall(r"^otherminds fit (opponent_model .*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert tyro.cli(Fit, args=shlex.split(line, comments=True)).labels == "true"
+
+
 def test_the_python_in_the_readme_runs():
     block = re.search(r"```python\n(import jax\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     result = subprocess.run([sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=200, check=False)
