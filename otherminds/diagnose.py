@@ -72,6 +72,12 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
         )
     else:
         require(not same, f"{options.data} is what {folder} learned from: leave --data out, and what was held out is measured")
+        seed = given.source.get("seed")
+        require(
+            seed is None or seed != fitted.source.get("seed"),
+            f"{options.data} was collected with --seed {seed}, as what {folder} learned from was, and opens on the same boards: "
+            "give another --seed to collect",
+        )
     asked = dataclasses.replace(fitted.options, test_samples=options.samples)
     scores, broken, module = [], [], fitted.options.module
     for k, model in enumerate(track(fitted.modules, f"diagnose {module}")):

@@ -254,7 +254,7 @@ def fit(options: Fit) -> dict[str, Any]:
     finally:
         rows.close()
     facts = {"fit": runs.as_dict(options) | {"data": str(options.data)}, "game": data.game.id, "partners": list(data.partners)}
-    facts |= {"taught": task.taught, "data_sha256": data.digest}
+    facts |= {"taught": task.taught, "data_sha256": data.digest, "source": data.source}
     checkpoint.save(folder, options.epochs, stack(modules), facts)
     result = {
         "fit": str(folder),
@@ -392,6 +392,7 @@ class Fitted:
     partners: tuple[str, ...]
     taught: dict[str, float]
     data_sha256: str
+    source: dict[str, Any]  # the options its data were collected with; none for fits of older versions
     modules: tuple[Any, ...]
 
 
@@ -415,7 +416,9 @@ def load(name: str) -> Fitted:
         for k in range(options.seeds)
     ]
     facts = found.facts
-    return Fitted(options, game, partners, facts.get("taught", {}), facts.get("data_sha256", ""), tuple(modules))
+    return Fitted(
+        options, game, partners, facts.get("taught", {}), facts.get("data_sha256", ""), facts.get("source", {}), tuple(modules)
+    )
 
 
 def fresh(options: Fit, game: Game, partners: int, random: np.random.Generator) -> Any:

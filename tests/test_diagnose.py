@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from otherminds import dataset, fit, samples
+from otherminds import checkpoint, dataset, fit, samples
 from otherminds.config import BadInput, Collect, Diagnose, Fit, Goals, OpponentModel, PartnerNetwork, WorldModel
 from otherminds.diagnose import diagnose
 from otherminds.diagnostics import findings
@@ -45,10 +45,10 @@ def fitted(data, module, place, name, epochs=6, **more):
 
 
 def spoiled(data, place, name, **rows):
-    """The same games with other rows."""
+    """The same games with other rows, told as of another seed: they are diagnosed on what they were made of."""
     played = dataset.load(data)
-    path = place / f"{name}.npz"
-    dataset.save(dataclasses.replace(played, rows=dataclasses.replace(played.rows, **rows)), path)
+    path, source = place / f"{name}.npz", played.source | {"seed": 99}
+    dataset.save(dataclasses.replace(played, rows=dataclasses.replace(played.rows, **rows), source=source), path)
     return path
 
 
@@ -157,6 +157,27 @@ def test_other_games_than_it_learned_from_are_not_taken_for_those(healthy, data,
     monkeypatch.setattr(dataset, "load", lambda path, game=None: again)
     with pytest.raises(BadInput, match="collected anew"):
         diagnose(Diagnose((healthy[0],)))
+
+
+def test_games_of_the_seed_it_learned_from_are_no_other_games(healthy, place, tmp_path):
+    """More episodes of the same seed begin with those it learned from, and were taken for new ones."""
+    path, seats = place / "more.npz", "nearest_stag+nearest_hare"
+    for seed, parallel in ((0, 40), (0, 24), (1, 40)):
+        played = dataset.gather(Collect(path, GAME, seats, episodes=1200, parallel=parallel, meeting=4, seed=seed))
+        dataset.save(played, path)
+        asked = Diagnose((healthy[0],), data=path, pictures=False, samples=300)
+        if seed == 0:
+            with pytest.raises(BadInput, match="opens on the same boards: give another --seed to collect"):
+                diagnose(asked)
+    assert diagnose(asked)["opponent_model"]["held_out"] is False
+    older = shutil.copytree(healthy[0], tmp_path / "older")  # whose checkpoint says nothing of where its data came from
+    (step,) = checkpoint.steps(older)
+    facts = checkpoint.facts_of(older, step)
+    assert facts.pop("source")["seed"] == 0
+    place = older / "checkpoints" / str(step)
+    facts["sha256"] = checkpoint._checksum(place / checkpoint.STATE, facts)
+    (place / checkpoint.FACTS).write_text(json.dumps(facts))
+    assert diagnose(dataclasses.replace(asked, targets=(str(older),)))["opponent_model"]["seeds"] == 1
 
 
 def test_an_edited_fit_is_refused_and_lost_rows_are_done_without(healthy, tmp_path):
