@@ -179,8 +179,8 @@ def _draw_goals(
 
 def _moment(rows: goals.Sequences, episode: int) -> goals.Sequences:
     """The first step of an episode."""
-    fields = {name: getattr(rows, name)[episode : episode + 1, :1] for name in ("view", "action", "reward", "value", "seen")}
-    return goals.Sequences(**fields, label=rows.label[episode : episode + 1])
+    by_step = {name: getattr(rows, name)[episode : episode + 1, :1] for name in ("view", "action", "reward", "value", "seen")}
+    return goals.Sequences(**by_step, **{name: getattr(rows, name)[episode : episode + 1] for name in ("label", "seat", "ego")})
 
 
 DRAW: dict[str, Callable[..., None]] = {"opponent_model": _draw_partners, "goals": _draw_goals, "world_model": _draw_worlds}

@@ -5,6 +5,8 @@ steps later and on: where a partner stands after one step is what it did in it. 
 is then inferred from earlier steps, by a recurrent network, or by Bayes' rule over the codes (`beliefs.after_action`).
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from otherminds import beliefs
 from otherminds.config import Goals as Config
 from otherminds.config import require
 from otherminds.games.base import Game
+from otherminds.games.ego import seat_numbers, tell_seats
 from otherminds.networks import Cells, Centred, Core, Dense, Torso, unroll
 from otherminds.opponent_model import OpponentModel, is_board
 
@@ -32,6 +35,13 @@ class Sequences(eqx.Module):
     value: Float[Array, "n T"]  # what the one who looks earns from here on
     seen: Bool[Array, "n T"]  # steps at which both are there
     label: Int[Array, " n"]  # the goal by hand; -1 for none that is known
+    seat: Int[Array, " n"] | None = None  # the partner's; like `ego`, needed where a view does not say who is who
+    ego: Int[Array, " n"] | None = None  # whose eyes it is seen through, by seat
+
+    def seats(self, game: Game) -> list[Float[Array, "n T A"]]:
+        """Who is meant and through whose eyes, at every step, where that must be told beside the view (`ego.tell_seats`)."""
+        everywhere = (None if x is None else jnp.broadcast_to(x[:, None], self.seen.shape) for x in (self.seat, self.ego))
+        return tell_seats(game, *everywhere)
 
 
 class Eye(eqx.Module):
@@ -45,16 +55,20 @@ class Eye(eqx.Module):
     def make(config: Config, game: Game, random: np.random.Generator) -> "Eye":
         on_board, shape, inputs = is_board(game), game.observation_shape, config.hidden[-1]
         if not on_board:
-            torso: Cells | Centred | Torso = Torso.make(random, shape, config.hidden, "relu")
+            told = 2 * seat_numbers(game)
+            flat = (int(np.prod(shape)) + told,) if told else shape
+            torso: Cells | Centred | Torso = Torso.make(random, flat, config.hidden, "relu")
         elif config.acts.torso == "centred":
             torso = Centred.make(random, shape, game.seats, config.hidden)
         else:
             torso, inputs = Cells.make(random, shape[0], config.channels, config.repeats), 2 * config.channels
         return Eye(torso, Dense.make(random, inputs, config.features), on_board)
 
-    def __call__(self, view: Float[Array, "*n"]) -> Float[Array, "*m features"]:
+    def __call__(self, view: Float[Array, "*n"], seats: Sequence[Float[Array, "*m A"]] = ()) -> Float[Array, "*m features"]:
+        """`seats` are what must be told beside the view (`Sequences.seats`)."""
         if not self.on_board:
-            return jax.nn.relu(self.out(self.torso(view)))
+            flat = jnp.concatenate([view.reshape(*seats[0].shape[:-1], -1), *seats], -1) if seats else view
+            return jax.nn.relu(self.out(self.torso(flat)))
         planes = jnp.moveaxis(view, -3, -1)
         if isinstance(self.torso, Centred):
             flat = planes.reshape(-1, *planes.shape[-3:])
@@ -65,29 +79,29 @@ class Eye(eqx.Module):
 
 
 class Painter(eqx.Module):
-    """Draws the state that a code stands for, given where things stand now."""
+    """Draws the state that a code, and what is told beside it, stand for, given where things stand now."""
 
     torso: Cells | Torso
     out: Dense
     on_board: bool = eqx.field(static=True)
 
     @staticmethod
-    def make(config: Config, game: Game, random: np.random.Generator) -> "Painter":
+    def make(config: Config, game: Game, told: int, random: np.random.Generator) -> "Painter":
         shape = game.observation_shape
         if is_board(game):
-            torso: Cells | Torso = Cells.make(random, shape[0] + config.size, config.channels, config.repeats)
+            torso: Cells | Torso = Cells.make(random, shape[0] + told, config.channels, config.repeats)
             return Painter(torso, Dense.make(random, config.channels, shape[0], 0.1), True)
         size = int(np.prod(shape))
-        torso = Torso.make(random, (size + config.size,), config.hidden, "relu")
+        torso = Torso.make(random, (size + told,), config.hidden, "relu")
         return Painter(torso, Dense.make(random, config.hidden[-1], size, 0.1), False)
 
-    def __call__(self, view: Float[Array, "n ..."], code: Float[Array, "n size"]) -> Float[Array, "n ..."]:
+    def __call__(self, view: Float[Array, "n ..."], told: Float[Array, "n told"]) -> Float[Array, "n ..."]:
         """Logits of entries between 0 and 1."""
         if not self.on_board:
-            flat = jnp.concatenate([view.reshape(len(view), -1), code], -1)
+            flat = jnp.concatenate([view.reshape(len(view), -1), told], -1)
             return self.out(self.torso(flat)).reshape(view.shape)
         planes = jnp.moveaxis(view, -3, -1)
-        everywhere = jnp.broadcast_to(code[:, None, None], (*planes.shape[:-1], code.shape[-1]))
+        everywhere = jnp.broadcast_to(told[:, None, None], (*planes.shape[:-1], told.shape[-1]))
         return jnp.moveaxis(self.out(self.torso(jnp.concatenate([planes, everywhere], -1))), -1, -3)
 
 
@@ -126,13 +140,13 @@ class Goals(eqx.Module):
             not manual or config.trained_by == "action",
             f"goals by hand are read, not drawn: --goals.trained-by action, not {config.trained_by}",
         )
-        told = config.features + game.actions
         extra = {"trajectory": game.actions + 1, "state": 0, "state+time+reward": 2}[config.encodes]
         remembers = config.encodes == "trajectory" and not manual
         of_later = config.features + extra
         discrete = config.kind != "vae"
         codes, size = (len(game.goals),) * 2 if manual else (config.codes, config.size)
         drawn = np.eye(codes) if manual else random.standard_normal((codes, size))
+        told = size + 2 * seat_numbers(game)
         raw = config.features if remembers else of_later
         return Goals(
             eye=Eye.make(config, game, random),
@@ -140,10 +154,10 @@ class Goals(eqx.Module):
             to_code=None if manual else Dense.make(random, raw, size * (1 if discrete else 2), 1.0),
             codebook=jnp.asarray(drawn, jnp.float32) if discrete else None,
             prior=jnp.zeros(codes if discrete else 0),
-            earlier=Core.make(random, "gru", told, config.features),
+            earlier=Core.make(random, "gru", config.features + game.actions, config.features),
             to_belief=Dense.make(random, config.features, codes if discrete else 2 * size, 0.1),
-            acts=OpponentModel.make(config.acts, game, size, random),
-            paints=Painter.make(config, game, random) if config.trained_by != "action" else None,
+            acts=OpponentModel.make(config.acts, game, told, random),
+            paints=Painter.make(config, game, told, random) if config.trained_by != "action" else None,
             game=game,
             config=config,
         )
@@ -152,6 +166,10 @@ class Goals(eqx.Module):
     def size(self) -> int:
         """How many numbers a code has."""
         return self.config.size if self.codebook is None else self.codebook.shape[-1]
+
+    def look(self, rows: Sequences) -> Float[Array, "n T features"]:
+        """Features of every view, which hindsight and inference read."""
+        return self.eye(self.game.scaled(rows.view), rows.seats(self.game))
 
     # --- hindsight ---
 
@@ -212,21 +230,24 @@ class Goals(eqx.Module):
 
     def log_odds(self, rows: Sequences, code: Float[Array, "n T size"]) -> Float[Array, "n T actions"]:
         """Logarithms of the probabilities of each action, for whoever is after the goal of that code."""
-        return self._decided(self._looked(rows), code)
+        return self._decided(self._looked(rows), code, rows)
 
     def each_code(self, rows: Sequences) -> Float[Array, "n T codes actions"]:
         """The same for every code of the book."""
         assert self.codebook is not None
         looked, shape = self._looked(rows), (*rows.seen.shape, self.size)
         book = jax.lax.stop_gradient(self.codebook) if self.to_code is None else self.codebook
-        return jnp.stack([self._decided(looked, jnp.broadcast_to(code, shape)) for code in book], 2)
+        return jnp.stack([self._decided(looked, jnp.broadcast_to(code, shape), rows) for code in book], 2)
 
     def _looked(self, rows: Sequences) -> Float[Array, "n T features"]:
         view = self.game.scaled(rows.view)
         return self.acts.look(view.reshape(-1, *view.shape[2:])).reshape(*rows.seen.shape, -1)
 
-    def _decided(self, looked: Float[Array, "n T features"], code: Float[Array, "n T size"]) -> Float[Array, "n T actions"]:
-        flat = self.acts.decide(looked.reshape(-1, looked.shape[-1]), code.reshape(-1, code.shape[-1]))
+    def _decided(
+        self, looked: Float[Array, "n T features"], code: Float[Array, "n T size"], rows: Sequences
+    ) -> Float[Array, "n T actions"]:
+        told = jnp.concatenate([code, *rows.seats(self.game)], -1)
+        flat = self.acts.decide(looked.reshape(-1, looked.shape[-1]), told.reshape(-1, told.shape[-1]))
         return jax.nn.log_softmax(flat).reshape(*code.shape[:2], -1)
 
 
@@ -252,7 +273,7 @@ def losses(
     """
     config, game = model.config, model.game
     now_key, code_key = jax.random.split(key)
-    seen = model.eye(game.scaled(rows.view))
+    seen = model.look(rows)
     raw, any_later = model.hindsight(rows, seen)
     usable = rows.seen & any_later
     counts = usable.any(1)
@@ -275,7 +296,8 @@ def losses(
         target, _ = targets(rows, config.horizon, config.choice)
         view = game.scaled(rows.view)
         later = at_now(jnp.take_along_axis(view, target.reshape(*target.shape, *(1,) * (view.ndim - 2)), 1))
-        off = optax.sigmoid_binary_cross_entropy(model.paints(at_now(view), code), jnp.clip(later, 0, 1))
+        told = jnp.concatenate([code, *(at_now(seat) for seat in rows.seats(game))], -1)
+        off = optax.sigmoid_binary_cross_entropy(model.paints(at_now(view), told), jnp.clip(later, 0, 1))
         return -off.reshape(len(off), -1).sum(-1) * counts
 
     terms = {"untold": -log_likelihood(jnp.zeros((*rows.seen.shape, model.size))).sum() / steps}

@@ -1,7 +1,8 @@
 """What a partner will do: its distribution over actions, given what it sees, what it is after and, if we know, who it is.
 
 Everything is in the frame of whoever is modelled: our observation is turned so that the partner comes first (`ego.seen_from`).
-Where an observation does not say who is who, it stays as it is, and the partner's place is told beside it.
+Where an observation does not say who is who, it stays as it is, and told beside it are the partner's seat and whose eyes it is
+seen through.
 """
 
 import equinox as eqx
@@ -13,12 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 from otherminds.config import OpponentModel as Config
 from otherminds.config import PartnerNetwork
 from otherminds.games.base import Game
+from otherminds.games.ego import seat_numbers, tell_seats
 from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Centred, Conditioned, Dense, Torso
 
 
 class OpponentModel(eqx.Module):
-    """Logits of a partner's next action. `told` is what is known beside its view: goal, identity, place."""
+    """Logits of a partner's next action. `told` is what is known beside its view: goal, identity, seats."""
 
     torso: Cells | Centred | Torso
     behind: Conditioned
@@ -71,22 +73,25 @@ def is_board(game: Game) -> bool:
 
 def told_size(config: Config, game: Game, goals: int, identities: int) -> int:
     """How many numbers are told beside a view."""
-    place = 0 if game.shown_of_each else game.seats
-    return (goals if config.goal else 0) + (identities if config.identity else 0) + place
+    return (goals if config.goal else 0) + (identities if config.identity else 0) + 2 * seat_numbers(game)
 
 
 def tell(
     config: Config,
     game: Game,
-    place: Int[Array, " n"],
+    seat: Int[Array, " n"],
+    ego: Int[Array, " n"],
     goal: Float[Array, "n goals"],
     identity: Float[Array, "n identities"],
 ) -> Float[Array, "n told"]:
-    """What is told beside a view. A goal or identity that is not known is all zeros."""
+    """What is told beside a view of the partner in `seat`, seen through the eyes of `ego`.
+
+    A goal or identity that is not known is all zeros.
+    """
     parts = [goal] if config.goal else []
     parts += [identity] if config.identity else []
-    parts += [] if game.shown_of_each else [jax.nn.one_hot(place, game.seats)]
-    return jnp.concatenate(parts, -1) if parts else jnp.zeros((len(place), 0))
+    parts += tell_seats(game, seat, ego)
+    return jnp.concatenate(parts, -1) if parts else jnp.zeros((len(seat), 0))
 
 
 def loss(

@@ -23,14 +23,14 @@ class PartnerSteps(eqx.Module):
     """Steps of partners, seen by somebody else."""
 
     view: Num[Array, "n ..."]  # the partner's own, as far as the one who looks can see it
-    place: Int[Array, " n"]  # of the partner, in ego order
+    seat: Int[Array, " n"]  # of the partner
     action: Int[Array, " n"]
     goal: Int[Array, " n"]  # that is told; the number of goals stands for none, -1 for one that is not known
     who: Int[Array, " n"]  # -1 for somebody unknown
     ceiling: Float[Array, "n actions"]  # what could be known at best by what is told; zeros where nobody can say
     mixture: Float[Array, "n actions"]  # what is known by what is told and the time alone
     without: Float[Array, "n actions"]  # what could be known at best, had the goal not been told
-    ego: Int[Array, " n"]  # who looks
+    ego: Int[Array, " n"]  # who looks, by seat
 
     def told(
         self, config: OpponentModel, game: Game, partners: int, keep_goal: Array | bool = True, keep_who: Array | bool = True
@@ -38,7 +38,8 @@ class PartnerSteps(eqx.Module):
         """What is told beside the view; of goals and partners, where they are kept from the model, nothing."""
         goal, who = jax.nn.one_hot(self.goal, len(game.goals) + 1), jax.nn.one_hot(self.who, partners)
         kept = (jnp.broadcast_to(jnp.asarray(keep), self.who.shape)[:, None] for keep in (keep_goal, keep_who))
-        return opponent_model.tell(config, game, self.place, *(x * k for x, k in zip((goal, who), kept, strict=True)))
+        known = (x * k for x, k in zip((goal, who), kept, strict=True))
+        return opponent_model.tell(config, game, self.seat, self.ego, *known)
 
 
 def partner_steps(
@@ -65,15 +66,14 @@ def partner_steps(
     row, seat = some(seen, count, random)
     require(len(row) > 0, "the dataset has no step of a partner that somebody else sees: collect more episodes, or other seats")
     chance = np.where(looks[row] & (np.arange(game.seats) != seat[:, None]), random.random((len(row), game.seats)), -1.0)
-    ego = chance.argmax(1)
-    place = (seat - ego) % game.seats
-    view = rows.observation[row, seat] if views == "theirs" else seen_by(data, row, ego, place)
+    ego = chance.argmax(1) if views == "public" else seat
+    view = seen_by(data, row, ego, (seat - ego) % game.seats)
     goal = told_goals(data, labels)[row, seat]
     known = np.array([list(partners).index(name) if name in partners else -1 for name in data.partners])
-    numbers = (place, rows.action[row, seat], goal, known[rows.who[row, seat]], ego)
-    place_, action, goal_, who, ego_ = (jnp.asarray(column, jnp.int32) for column in numbers)
+    numbers = (seat, rows.action[row, seat], goal, known[rows.who[row, seat]], ego)
+    seat_, action, goal_, who, ego_ = (jnp.asarray(column, jnp.int32) for column in numbers)
     ceiling, mixture, without = (jnp.asarray(part[row, seat]) for part in best)
-    return PartnerSteps(jnp.asarray(view), place_, action, goal_, who, ceiling, mixture, without, ego_)
+    return PartnerSteps(jnp.asarray(view), seat_, action, goal_, who, ceiling, mixture, without, ego_)
 
 
 def seen_by(data: Dataset, row: np.ndarray, ego: np.ndarray, place: np.ndarray) -> np.ndarray:
@@ -151,6 +151,7 @@ def own_steps(
         jnp.asarray(target[row, seat], jnp.float32),
         jnp.asarray(rows.terminated[row, seat]),
         jnp.ones(len(row), bool),
+        jnp.asarray(seat, jnp.int32),
     )
     return found, row, seat
 
@@ -167,6 +168,7 @@ class Windows(eqx.Module):
     action: Int[Array, "n T A"]  # ego order
     following: Num[Array, "n T ..."]  # what each led to
     there: Bool[Array, "n T"]  # whether the player acted in it
+    ego: Int[Array, " n"]  # the player, by seat
 
 
 def windows(data: Dataset, count: int, steps: int, random: np.random.Generator, player: int | None = None) -> Windows:
@@ -179,7 +181,8 @@ def windows(data: Dataset, count: int, steps: int, random: np.random.Generator, 
     there = (row[:, None] + np.arange(steps) <= until[:, None]) & rows.present[index, seat[:, None]]
     action = joint_actions(data, index.ravel(), np.repeat(seat, steps)).reshape(*index.shape, -1)
     following = rows.next_observation[index, seat[:, None]]
-    return Windows(jnp.asarray(rows.observation[row, seat]), action, jnp.asarray(following), jnp.asarray(there))
+    begin, ego = jnp.asarray(rows.observation[row, seat]), jnp.asarray(seat, jnp.int32)
+    return Windows(begin, action, jnp.asarray(following), jnp.asarray(there), ego)
 
 
 def returns_to_go(data: Dataset, discount: float) -> np.ndarray:
@@ -262,5 +265,6 @@ def sequences(
     reward, value = (jnp.asarray(np.where(seen, part, 0.0)) for part in (reward, value))
     played = jnp.asarray(np.where(seen, action, -1), jnp.int32)
     label = (rows.goal if labels == "true" else reached_next(data))[index[:, 0], seat].astype(np.int32)
-    found = goals.Sequences(jnp.asarray(view), played, reward, value, jnp.asarray(seen), jnp.asarray(label))
+    whose = (jnp.asarray(x, jnp.int32) for x in (seat, ego))
+    found = goals.Sequences(jnp.asarray(view), played, reward, value, jnp.asarray(seen), jnp.asarray(label), *whose)
     return found, {"row": index, "seat": np.broadcast_to(seat[:, None], index.shape), "seen": seen}

@@ -1,6 +1,7 @@
 """What a step leads to, in the ego frame: P(next observation, reward, end | observation, joint action).
 
 On a board every action is taken where the player stands, so the joint action enters as planes: who does what on which cell.
+Where an observation does not say who is who, it enters by seat, and whose eyes are used is told beside it.
 Entries of an observation that are 0 or 1 are predicted as probabilities, all others by how much they change.
 """
 
@@ -14,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from otherminds.config import WorldModel as Config
 from otherminds.config import require
 from otherminds.games.base import Game
-from otherminds.games.ego import to_ego
+from otherminds.games.ego import from_ego, seat_numbers, tell_seats, to_ego
 from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Conditioned, Convolution, Dense, Torso
 from otherminds.opponent_model import is_board
@@ -73,7 +74,7 @@ class WorldModel(eqx.Module):
                 f"--world_model.{name} is of hidden states: --world_model.kind latent",
             )
         require(not game.continuous, f"{game.id} has continuous actions: the world model takes discrete ones")
-        joint = game.seats * game.actions
+        joint = game.seats * game.actions + seat_numbers(game)
         on_board = is_board(game)
         if on_board:
             size, things = config.channels, game.observation_shape[0] - game.seats
@@ -114,19 +115,32 @@ class WorldModel(eqx.Module):
         ego, everyone = (jnp.broadcast_to(_per(part), own.shape) for part in (x[..., 0, :], x.sum(-2)))
         return jnp.concatenate([own, ego, everyone], -1)
 
+    def joint(self, action: Int[Array, "n A"], ego: Int[Array, " n"] | None) -> Float[Array, "n joint"]:
+        """Who does what, where there is no board: in ego order, as the players stand in an observation that says who is who;
+        where it does not, by seat, and whose eyes are used."""
+        told = tell_seats(self.game, ego)
+        if told and ego is not None:
+            action = jax.vmap(from_ego)(action, ego)
+        done = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
+        return jnp.concatenate([done.reshape(len(done), -1), *told], -1)
+
     def step(
-        self, hidden: Float[Array, "n ..."], observation: Float[Array, "n ..."], action: Int[Array, "n A"]
+        self,
+        hidden: Float[Array, "n ..."],
+        observation: Float[Array, "n ..."],
+        action: Int[Array, "n A"],
+        ego: Int[Array, " n"] | None = None,
     ) -> tuple[Float[Array, "n ..."], Float[Array, " n"], Float[Array, " n"], Float[Array, "n A"]]:
         """(state behind what follows, reward, logit of the end, logits of who leaves the board).
 
         The observation says where on the board each player acts; one network reads for each what happens on its own cell.
         """
-        told = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
         if not self.on_board:
-            joint = told.reshape(*told.shape[:-2], -1)
+            joint = self.joint(action, ego)
             acted = self.act(hidden, joint)
             reward, end = self._settled(acted, joint)
             return jax.nn.relu(self.spread(acted)), reward, end, jnp.zeros(action.shape)
+        told = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
         players = jnp.moveaxis(observation[..., : self.game.seats, :, :], -3, -1)  # [n, H, W, A]
         placed = players[..., None] * told[..., None, None, :, :]
         acted = self.act(hidden, self._of_each(placed))
@@ -159,11 +173,15 @@ class WorldModel(eqx.Module):
         return jnp.concatenate([standing, things], -3)
 
     def __call__(
-        self, observation: Float[Array, "n ..."], action: Int[Array, "n A"], hidden: Float[Array, "n ..."] | None = None
+        self,
+        observation: Float[Array, "n ..."],
+        action: Int[Array, "n A"],
+        hidden: Float[Array, "n ..."] | None = None,
+        ego: Int[Array, " n"] | None = None,
     ) -> Prediction:
-        """`hidden` is the state behind the observation, if it is known from the step before."""
+        """`hidden` is the state behind the observation, if it is known from the step before; `ego` as in `Step`."""
         behind = self.encode(observation) if hidden is None else hidden
-        hidden, reward, end, leaves = self.step(behind, observation, action)
+        hidden, reward, end, leaves = self.step(behind, observation, action, ego)
         return Prediction(self.decode(hidden, observation, leaves), reward, end, hidden)
 
 
@@ -188,6 +206,7 @@ class Step(eqx.Module):
     target: Float[Array, " n"]  # of the reward head
     end: Bool[Array, " n"]
     present: Bool[Array, " n"]  # steps at which the ego was absent teach nothing
+    ego: Int[Array, " n"] | None = None  # its seat; needed where an observation does not say who is who (`ego.tell_seats`)
 
 
 def losses(model: WorldModel, config: Config, steps: Step) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
@@ -195,7 +214,7 @@ def losses(model: WorldModel, config: Config, steps: Step) -> tuple[Float[Array,
     game = model.game
     before, after = game.scaled(steps.observation), game.scaled(steps.next_observation)
     hidden = model.encode(before)
-    later, reward, end, leaves = model.step(hidden, before, steps.action)
+    later, reward, end, leaves = model.step(hidden, before, steps.action, steps.ego)
     weights = _plane_weights(config, game)
 
     def drawn(logits: Float[Array, "n ..."], truth: Float[Array, "n ..."]) -> Float[Array, ""]:

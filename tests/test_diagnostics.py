@@ -345,7 +345,7 @@ class Simulator(eqx.Module):
     game: StagHunt = eqx.field(static=True)
     latent: bool = eqx.field(static=True, default=False)
 
-    def __call__(self, observation, action):
+    def __call__(self, observation, action, ego):
         bytes_ = jnp.round(observation / self.game.observation_scale[None]).astype(jnp.uint8)
 
         def one(observation, action):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from otherminds import make, seats
-from otherminds.games.ego import all_to_ego, from_ego, seen_from, to_ego, view
+from otherminds.games.ego import all_to_ego, from_ego, seat_numbers, seen_from, tell_seats, to_ego, view
 from otherminds.rollout import collect, start
 
 from players import played
@@ -74,3 +74,17 @@ def test_what_a_partner_sees_is_read_off_our_own_observation(name):
             theirs = rows.observation[:, :, (seat + place) % game.seats]
             np.testing.assert_array_equal(np.asarray(turned)[everybody], np.asarray(theirs)[everybody])
     np.testing.assert_array_equal(seen_from(mine, 1, game.seats, 0, len(game.observation_shape)), mine)
+
+
+@pytest.mark.parametrize("name", ["stag_hunt-4x4-4h1s", "matrix-ipd", "jaxmarl:MPE_simple_spread_v3", "jaxmarl:coin_game"])
+def test_seats_are_told_where_observations_do_not_show_them(name):
+    """And samples that do not know them are refused: taken for seat 0, they would teach one seat the places of another."""
+    game = make(name)
+    told = tell_seats(game, jnp.array([1, 0]), jnp.array([0, 1]))
+    assert sum(part.shape[-1] for part in told) == 2 * seat_numbers(game)
+    if not name.startswith("jaxmarl"):
+        assert told == tell_seats(game, None) == []
+        return
+    np.testing.assert_array_equal([np.argmax(part, -1) for part in told], [[1, 0], [0, 1]])
+    with pytest.raises(AssertionError, match="whose eyes"):
+        tell_seats(game, jnp.array([1, 0]), None)

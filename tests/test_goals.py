@@ -55,6 +55,33 @@ def test_every_kind_of_goal_can_be_learned(options):
         assert any(np.abs(np.asarray(leaf)).max() > 0 for leaf in leaves) or not leaves, name
 
 
+@pytest.mark.parametrize("encodes", ["trajectory", "state", "state+time+reward"])
+@pytest.mark.parametrize("changed", ["seat", "ego"])
+def test_goals_know_whom_they_are_about_where_views_do_not_show_it(encodes, changed):
+    """Two partners seen by one player look the same there: they had one code, and one forecast, for two kinds of actions."""
+    game = make("jaxmarl:MPE_simple_spread_v3")
+    config = dataclasses.replace(SMALL, encodes=encodes, trained_by="both")
+    model = goals.Goals.make(config, game, np.random.default_rng(0))
+    view = jnp.repeat(jax.random.normal(jax.random.key(0), (1, 6, *game.observation_shape)), 2, 0)
+    nothing, who = jnp.zeros((2, 6)), {"seat": jnp.array([2, 2]), "ego": jnp.array([0, 0])}
+    who[changed] = jnp.array([who[changed][0], 1])
+    rows = goals.Sequences(
+        view, jnp.ones((2, 6), jnp.int32), nothing, nothing, jnp.ones((2, 6), bool), jnp.array([-1, -1]), **who
+    )
+    raw, any_later = model.hindsight(rows, model.look(rows))
+    told = {
+        "hindsight": raw[any_later].reshape(2, -1),
+        "inference": model.inferred(rows, model.look(rows)).logits,
+        "actions": model.each_code(rows),
+    }
+    for name, (one, other) in told.items():
+        assert float(jnp.abs(one - other).max()) > 1e-6, name
+    assert np.isfinite(goals.losses(model, rows, jax.random.key(0), jnp.float32(0.5))[0])
+    unknown = eqx.tree_at(lambda r: getattr(r, changed), rows, None)
+    with pytest.raises(AssertionError, match="whose eyes"):
+        model.look(unknown)
+
+
 def test_codes_told_to_every_cell_are_refused():
     with pytest.raises(BadInput, match="goal-input is concat"):
         made(acts=PartnerNetwork())
@@ -66,7 +93,7 @@ def test_hindsight_reads_later_steps_alone(encodes):
     model, rows = made(encodes=encodes, horizon=2), episodes()
 
     def codes(rows):
-        return np.asarray(model.hindsight(rows, model.eye(GAME.scaled(rows.view)))[0])
+        return np.asarray(model.hindsight(rows, model.look(rows))[0])
 
     other = episodes(seed=1)
     upto = jnp.arange(6)[None] <= 3
@@ -88,7 +115,7 @@ def test_inference_reads_earlier_steps_alone():
     other = episodes(seed=1)
 
     def thought(rows):
-        return np.asarray(model.inferred(rows, model.eye(GAME.scaled(rows.view))).logits)
+        return np.asarray(model.inferred(rows, model.look(rows)).logits)
 
     late = jnp.arange(6)[None] >= 3
     changed = eqx.tree_at(
@@ -159,7 +186,7 @@ def test_goals_by_hand_are_those_of_the_labels():
     steps = sum(seen[k].sum() for k in range(5) if label[k] >= 0)
     total = sum(np.log(2) - each[k, seen[k], label[k]].sum() for k in range(5) if label[k] >= 0)  # the prior is even
     np.testing.assert_allclose(terms["action"], total / steps, rtol=1e-4)
-    _, any_later = model.hindsight(rows, model.eye(GAME.scaled(rows.view)))
+    _, any_later = model.hindsight(rows, model.look(rows))
     assert not np.asarray(any_later)[label < 0].any()
     gradient = eqx.filter_grad(lambda m: goals.losses(m, rows, jax.random.key(0), jnp.float32(0.5))[0])(model)
     assert not np.asarray(gradient.codebook).any()

@@ -35,7 +35,7 @@ def test_every_game_with_discrete_actions_can_be_modelled(name, kind):
     net, told = model(game, config, goals=3, identities=2)
     observation = jnp.zeros((5, *game.observation_shape), game.observation_dtype)
     for place in range(1, game.seats):
-        known = om.tell(config, game, jnp.full(5, place), jnp.ones((5, 3)), jnp.ones((5, 2)))
+        known = om.tell(config, game, jnp.full(5, place), jnp.zeros(5, int), jnp.ones((5, 3)), jnp.ones((5, 2)))
         assert known.shape == (5, told)
         assert net(view_of(game, observation, place), known).shape == (5, game.actions)
 
@@ -48,6 +48,20 @@ def test_what_is_told_changes_what_is_expected():
         net, _ = model(game, Config(channels=8, repeats=2, hidden=(16,), goal_input=kind))
         stag, hare = (net(view, jnp.broadcast_to(jnp.array(goal), (6, 2))) for goal in ([1.0, 0.0], [0.0, 1.0]))
         assert float(jnp.abs(stag - hare).max()) > 1e-4
+
+
+def test_who_is_meant_and_through_whose_eyes_changes_what_is_expected():
+    """Where observations do not show it: one view, and the partner after me is another for each who looks."""
+    game = make("jaxmarl:MPE_simple_spread_v3")
+    config = Config(hidden=(16,), goal=False)
+    net, told = model(game, config)
+    assert told == 6
+    view = jax.random.normal(jax.random.key(0), (1, *game.observation_shape))
+    pairs = [(seat, ego) for seat in range(3) for ego in range(3) if seat != ego]
+    nothing = jnp.zeros((1, 0))
+    said = [net(view, om.tell(config, game, jnp.array([seat]), jnp.array([ego]), nothing, nothing)) for seat, ego in pairs]
+    for k, one in enumerate(said):
+        assert all(float(jnp.abs(one - other).max()) > 1e-6 for other in said[:k])
 
 
 def test_absent_partners_teach_nothing():

@@ -45,7 +45,7 @@ def test_steps_of_partners_are_theirs(played):
         assert (tile.tobytes(), int(action), int(goal), int(who)) in whole
     assert (np.asarray(steps.action) >= 0).all()
     assert (np.asarray(steps.ceiling)[np.arange(300), np.asarray(steps.action)] > 0).all()
-    assert (np.asarray(steps.place) == 1).all()
+    assert (np.asarray(steps.seat) == 1 - np.asarray(steps.ego)).all()
 
 
 def test_only_what_a_player_sees(played):
@@ -178,3 +178,54 @@ def test_episodes_carry_the_label_of_the_whole(played):
     np.testing.assert_array_equal(np.asarray(true.label), played.rows.goal[where["row"][:, 0], where["seat"][:, 0]])
     assert (np.asarray(rows.action)[where["seen"]] >= 0).all()
     assert (np.asarray(rows.action)[~where["seen"]] == -1).all()
+
+
+# --- where observations do not say who is who ---
+
+
+@pytest.fixture(scope="module")
+def spread():
+    return dataset.gather(Collect(Path("none.npz"), game="jaxmarl:MPE_simple_spread_v3", seats="random", episodes=8, parallel=4))
+
+
+def test_steps_know_whose_they_are(spread):
+    """The others stand in order of seats: without the seat of whoever looks, nobody can tell what is done by whom."""
+    steps, row, seat = samples.own_steps(spread, 300, np.random.default_rng(0), spread.rows.reward)
+    np.testing.assert_array_equal(steps.ego, seat)
+    own = np.asarray(steps.action)[:, 0]
+    np.testing.assert_array_equal(own, spread.rows.action[row, np.asarray(steps.ego)])
+    ahead = samples.windows(spread, 300, 4, np.random.default_rng(0))
+    found = {(x.tobytes(), k) for k in range(3) for x in spread.rows.observation[:, k]}
+    assert all((x.tobytes(), k) in found for x, k in zip(np.asarray(ahead.observation), ahead.ego.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("views", ["public", "theirs"])
+def test_of_a_partner_it_is_told_who_it_is_and_through_whose_eyes(spread, views):
+    """Its place in ego order was told once, and not whose that is."""
+    steps = of_partners(spread, 300, views=views)
+    told = np.asarray(steps.told(OpponentModel(goal=False), spread.game, 1))
+    assert told.shape == (300, 6)
+    who, eyes = told[:, :3].argmax(1), told[:, 3:].argmax(1)
+    assert ((who != eyes) == (views == "public")).all()
+    played = {
+        (seen[ego].tobytes(), ego, partner, int(action[partner]))
+        for seen, action in zip(spread.rows.observation, spread.rows.action, strict=True)
+        for ego in range(3)
+        for partner in range(3)
+    }
+    for view, ego, partner, action in zip(np.asarray(steps.view), eyes, who, np.asarray(steps.action), strict=True):
+        assert (view.tobytes(), int(ego), int(partner), int(action)) in played
+
+
+def test_episodes_of_two_partners_that_look_alike_are_told_apart(spread):
+    """Seen by one player, they show the same: only who is meant tells which actions belong to which."""
+    rows, where = samples.sequences(spread, 10**6, 12, np.random.default_rng(0), 0.95, player=1)
+    np.testing.assert_array_equal(rows.seat, where["seat"][:, 0])
+    assert (np.asarray(rows.ego) == 0).all()
+    first = where["row"][:, 0]
+    one, two = np.flatnonzero(first == first[0])
+    np.testing.assert_array_equal(rows.view[one], rows.view[two])
+    assert (np.asarray(rows.action)[one] != np.asarray(rows.action)[two]).any()
+    who, eyes = (np.asarray(part) for part in rows.seats(spread.game))
+    assert (who[one] != who[two]).any(-1).all()
+    np.testing.assert_array_equal(eyes[one], eyes[two])

@@ -11,6 +11,7 @@ from otherminds import BadInput, dataset, make
 from otherminds import world_model as wm
 from otherminds.config import Collect
 from otherminds.config import WorldModel as Config
+from otherminds.games.ego import to_ego
 
 BOARD = "stag_hunt-4x4-4h1s"
 SMALL = Config(channels=16, hidden=(32,))
@@ -50,14 +51,33 @@ def test_every_game_with_discrete_actions_can_be_modelled(name, kind):
     model = wm.WorldModel.make(config, game, np.random.default_rng(0))
     observation = jnp.zeros((3, *game.observation_shape), game.observation_dtype)
     action = jnp.zeros((3, game.seats), jnp.int32).at[:, -1].set(-1)
-    said = model(game.scaled(observation), action)
+    ego = None if game.shown_of_each else jnp.arange(3) % game.seats
+    said = model(game.scaled(observation), action, ego=ego)
     assert said.observation(game).shape == observation.shape
     assert said.reward.shape == said.end.shape == (3,)
-    batch = wm.Step(observation, action, observation, jnp.zeros(3), jnp.zeros(3, bool), jnp.ones(3, bool))
+    batch = wm.Step(observation, action, observation, jnp.zeros(3), jnp.zeros(3, bool), jnp.ones(3, bool), ego)
     total, terms = wm.losses(model, config, batch)
     assert np.isfinite(total)
     more = {"reconstruction", "consistency", "contrastive"} if kind == "latent" else set()
     assert terms.keys() == {"observation", "reward", "end"} | more
+
+
+def test_what_is_done_is_the_same_whoever_looks_where_observations_stand_by_seat():
+    """In ego order, the action behind mine was that of the one I see first from one seat, and second from another."""
+    game = make("jaxmarl:MPE_simple_spread_v3")
+    model = wm.WorldModel.make(SMALL, game, np.random.default_rng(0))
+    action, ego = jnp.array([3, -1, 1]), jnp.arange(3)
+    turned = jax.vmap(lambda seat: to_ego(action, seat))(ego)
+    joint = np.asarray(model.joint(turned, ego))
+    done, eyes = joint[:, : 3 * game.actions], joint[:, 3 * game.actions :]
+    expected = np.zeros((3, game.actions))
+    expected[[0, 2], [3, 1]] = 1
+    np.testing.assert_array_equal(done, np.tile(expected.ravel(), (3, 1)))
+    np.testing.assert_array_equal(eyes, np.eye(3))
+    with pytest.raises(AssertionError, match="whose eyes"):
+        model.joint(turned, None)
+    board = wm.WorldModel.make(SMALL, make("matrix-ipd"), np.random.default_rng(0))
+    np.testing.assert_array_equal(board.joint(jnp.array([[1, 0]]), jnp.array([1])), [[0, 1, 1, 0]])  # in ego order, as it is seen
 
 
 def test_continuous_actions_are_refused():

@@ -343,7 +343,8 @@ def _likelihood(model: Goals, data: Dataset, seat: int, ego: int) -> np.ndarray:
     view = seen_by(data, np.arange(count), np.full(count, ego), place)
     action, nothing = jnp.asarray(rows.action[:, seat], jnp.int32)[:, None], jnp.zeros((count, 1))
     seen = jnp.asarray(rows.present[:, seat])[:, None]
-    moments = Sequences(jnp.asarray(view)[:, None], action, nothing, nothing, seen, jnp.full(count, -1))
+    whose = (jnp.full(count, seat), jnp.full(count, ego))
+    moments = Sequences(jnp.asarray(view)[:, None], action, nothing, nothing, seen, jnp.full(count, -1), *whose)
     return np.asarray(predicted(model, _likely, moments))[:, 0]
 
 

@@ -52,7 +52,7 @@ def read(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
 
     Where codes can be counted, also its number and the belief before the step.
     """
-    raw, any_later = model.hindsight(rows, model.eye(model.game.scaled(rows.view)))
+    raw, any_later = model.hindsight(rows, model.look(rows))
     code, drawn_from = model.settled(raw, None)
     found = {"raw": raw, "code": code, "any_later": any_later & rows.seen}
     if model.codebook is None:
@@ -66,7 +66,7 @@ def read(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
 def _foreseen(model: goals.Goals, asked: tuple[goals.Sequences, Array, Array, Array, Array, Array]) -> dict[str, Array]:
     """For every step, the actions foreseen with each kind of code, as logarithms of odds."""
     rows, code, any_later, belief, other_code, other_belief = asked
-    thought = model.inferred(rows, model.eye(model.game.scaled(rows.view)))
+    thought = model.inferred(rows, model.look(rows))
     found = {
         "without": model.log_odds(rows, jnp.zeros_like(code)),
         "hindsight": model.log_odds(rows, jnp.where(any_later[..., None], code, 0.0)),

@@ -67,15 +67,15 @@ def foreseen(model: WorldModel, game: Game, steps: Step) -> dict[str, np.ndarray
 
 
 def _foreseen(model: WorldModel, steps: Step, game: Game) -> dict[str, Array]:
-    said = model(game.scaled(steps.observation), steps.action)
+    said = model(game.scaled(steps.observation), steps.action, ego=steps.ego)
     return {"observation": said.observation(game), "reward": said.reward, "end": said.end > 0}
 
 
 def open_loop(model: Any, game: Game, windows: Windows) -> list[dict[str, Any]]:
     """Errors after 1, 3, 5 and 10 steps of a model fed with its own predictions: as they are, and made boards of 0 and 1.
 
-    A `latent` model goes on from its hidden state. A model is whatever makes of observations and joint actions something that has
-    an `observation(game)`.
+    A `latent` model goes on from its hidden state. A model is whatever makes of observations, joint actions and the seats
+    of those who look something that has an `observation(game)`.
     """
     binary = np.asarray(binary_entries(game))
     said = {
@@ -101,7 +101,7 @@ def _imagined(model: Any, windows: Windows, game: Game, rounded: bool) -> Float[
 
     def step(carry: tuple[Array, Any], action: Array) -> tuple[tuple[Array, Any], Array]:
         seen, hidden = carry
-        said = model(seen, action, hidden) if model.latent else model(seen, action)
+        said = model(seen, action, hidden, ego=windows.ego) if model.latent else model(seen, action, ego=windows.ego)
         expected = said.observation(game)
         sure = jnp.where(binary.reshape(1, *binary.shape), jnp.round(expected), expected)
         return (sure if rounded else expected, said.hidden if model.latent else None), expected

@@ -2,6 +2,9 @@
 
 `to_ego` is the only code that reorders seats, for planes, joint actions, rewards and presence alike: when one of them was
 rotated and another was not, a world model once learned players that jump two cells.
+
+Observations of other libraries are not in this order (`Game.shown_of_each` is 0). One network then serves all seats only if it is
+told whose eyes it looks through: `tell_seats`.
 """
 
 import dataclasses
@@ -9,8 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
+from otherminds.games.base import Game
 from otherminds.types import TimeStep, View
 
 
@@ -45,6 +49,24 @@ def seen_from(
     lead, inner = players.shape[:axis], players.shape[axis + 1 :]
     turned = to_ego(players.reshape(*lead, seats, shown_of_each, *inner), place, axis)
     return jnp.concatenate([turned.reshape(players.shape), rest], axis)
+
+
+def tell_seats(game: Game, *seats: Int[Array, "*n"] | None) -> list[Float[Array, "*n A"]]:
+    """Seats as numbers to be told beside an observation that does not say who is who; nothing where it does.
+
+    Where they are told, whoever makes the samples must know them. In play, with a network for each seat, the ego's is
+    `jnp.full(n, ego)`, and that of the partner at `place` in ego order `(ego + place) % game.seats`.
+    """
+    if game.shown_of_each:
+        return []
+    known = [seat for seat in seats if seat is not None]
+    assert len(known) == len(seats), f"{game.id} does not show who is who: samples must say whose eyes they are seen through"
+    return [jax.nn.one_hot(seat, game.seats) for seat in known]
+
+
+def seat_numbers(game: Game) -> int:
+    """How many numbers `tell_seats` makes of one seat."""
+    return 0 if game.shown_of_each else game.seats
 
 
 def permute_state(state: Any, order: Array) -> Any:
