@@ -121,8 +121,8 @@ class WorldModel(eqx.Module):
         told = tell_seats(self.game, ego)
         if told and ego is not None:
             action = jax.vmap(from_ego)(action, ego)
-        done = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
-        return jnp.concatenate([done.reshape(len(done), -1), *told], -1)
+        played = jax.nn.one_hot(action, self.game.actions)  # nothing for a player that is gone
+        return jnp.concatenate([played.reshape(len(played), -1), *told], -1)
 
     def step(
         self,
