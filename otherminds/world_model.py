@@ -74,6 +74,8 @@ class WorldModel(eqx.Module):
                 f"--world_model.{name} is of hidden states: --world_model.kind latent",
             )
         require(not game.continuous, f"{game.id} has continuous actions: the world model takes discrete ones")
+        given, planes = len(config.plane_weights), game.observation_shape[0]
+        require(given in (0, planes), f"--world_model.plane-weights has {given} numbers, and {game.id} shows {planes} planes")
         joint = game.seats * game.actions + seat_numbers(game)
         on_board = is_board(game)
         if on_board:
@@ -243,7 +245,6 @@ def _plane_weights(config: Config, game: Game) -> Float[Array, "..."]:
     """The weight of each entry of an observation."""
     planes = game.observation_shape[0]
     given = config.plane_weights or (1.0,) * planes
-    require(len(given) == planes, f"--world_model.plane-weights has {len(given)} numbers, and {game.id} shows {planes} planes")
     inner = (1,) * (len(game.observation_shape) - 1)
     return jnp.broadcast_to(jnp.array(given).reshape(planes, *inner), game.observation_shape)
 

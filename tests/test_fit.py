@@ -168,6 +168,10 @@ def test_where_no_true_goals_are_known_those_that_are_reached_are_told(data, tmp
         ({"module": "goals", "goals": Goals(discount=5.0)}, "discount is 5"),
         ({"module": "goals", "goals": Goals(acts=PartnerNetwork(torso="centred", hidden=(0,)))}, "acts.hidden is"),
         ({"module": "world_model", "world_model": WorldModel(plane_weights=(float("nan"),))}, "plane-weights is"),
+        (
+            {"module": "world_model", "world_model": WorldModel(plane_weights=(1.0, 2.0))},
+            "plane-weights has 2 numbers, .* 6 planes",
+        ),
         ({"module": "world_model", "world_model": WorldModel(consistency=-1.0)}, "consistency is -1"),
         ({"module": "world_model", "world_model": WorldModel(consistency=1.0)}, "is of hidden states"),
         ({"name": "a,b"}, "is no name for a run"),

@@ -120,9 +120,8 @@ def test_what_the_reward_head_learns_by_hand():
 
 def test_weights_of_planes_must_fit(hunt):
     config = Config(channels=8, plane_weights=(1.0, 2.0))
-    model = wm.WorldModel.make(config, hunt.game, np.random.default_rng(0))
     with pytest.raises(BadInput, match=r"plane-weights has 2 numbers, and .* shows 6 planes"):
-        wm.losses(model, config, steps_of(hunt, 4))
+        wm.WorldModel.make(config, hunt.game, np.random.default_rng(0))
 
 
 def test_it_learns_the_rules_from_one_seat_and_knows_them_in_the_other():
