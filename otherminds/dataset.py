@@ -56,6 +56,14 @@ class Rows:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Rows))
+OF_ROWS = ("truncated", "first", "meeting", "end")  # what all seats of a row share
+KINDS = (
+    ("b", "truth values", ("legal", "present", "next_present", "terminated", *OF_ROWS)),
+    ("iu", "whole numbers", ("action", "goal", "goal_reached", "who")),
+    ("f", "real numbers", ("reward", "probabilities")),
+    ("buif", "numbers", ("observation", "next_observation")),
+)
+"""Kinds of numbers as NumPy names them, the same in words, and the fields that hold them."""
 
 
 @dataclass(frozen=True)
@@ -237,26 +245,44 @@ def _read(file: Any, name: str, expected: dict[str, Any], path: Path) -> np.ndar
 
 
 def _check_rows(dataset: Dataset, path: Path) -> None:
-    """Refuse rows that do not fit the game they are said to be of."""
+    """Refuse rows that do not fit the game they are said to be of, or one another."""
     game, rows = dataset.game, dataset.rows
+    require(rows.present.ndim == 2, f"{path}: 'present' has {rows.present.ndim} axes, expected rows and seats")
     count, seats = rows.present.shape
     require(count > 0, f"{path} holds no rows")
     require(seats == game.seats, f"{path} has {seats} seats, and {game.id} has {game.seats}")
-    expected = {
-        "observation": (count, seats, *game.observation_shape),
-        "next_observation": (count, seats, *game.observation_shape),
-        "legal": (count, seats, game.actions),
-        "probabilities": (count, seats, game.actions),
+    of_each = {
+        "observation": game.observation_shape,
+        "next_observation": game.observation_shape,
+        "legal": (game.actions,),
+        "probabilities": (game.actions,),
     }
-    for name, shape in expected.items():
-        found = getattr(rows, name).shape
-        require(found == shape, f"{path}: '{name}' has the shape {found}, and {game.id} needs {shape}")
-    require(len(dataset.partners) > int(rows.who.max()), f"{path}: 'who' names partners that are not listed")
-    acted = rows.action[rows.present]
+    for name in FIELDS:
+        array = getattr(rows, name)
+        shape = (count,) if name in OF_ROWS else (count, seats, *of_each.get(name, ()))
+        require(array.shape == shape, f"{path}: '{name}' has the shape {array.shape}, and {game.id} needs {shape}")
+        kinds, words, _ = next(kind for kind in KINDS if name in kind[2])
+        require(array.dtype.kind in kinds, f"{path}: '{name}' holds {array.dtype}, expected {words}")
+        require(array.dtype.kind != "f" or bool(np.isfinite(array).all()), f"{path}: '{name}' holds numbers that are not finite")
+    acted = np.where(rows.present, rows.action, 0)
+    _within(acted, 0, game.actions - 1, f"{path}: a present seat has an action outside of 0 to {game.actions - 1}")
+    require(bool((rows.action[~rows.present] == -1).all()), f"{path}: an absent seat has an action, expected -1")
+    for name in ("goal", "goal_reached"):
+        last = len(game.goals) - 1
+        _within(getattr(rows, name), -1, last, f"{path}: '{name}' is outside of -1 to {last}, the goals of {game.id}")
+    _within(rows.who, 0, len(dataset.partners) - 1, f"{path}: 'who' names partners that are not listed")
+    require(bool((rows.probabilities >= 0).all()), f"{path}: 'probabilities' holds numbers below 0")
+    require(bool(rows.end[-1]), f"{path}: its last episode has no end")
+    opens = np.concatenate([[True], rows.end[:-1]])
     require(
-        bool(((acted >= 0) & (acted < game.actions)).all()),
-        f"{path}: a present seat has an action outside of 0 to {game.actions - 1}",
+        bool((rows.first == opens).all()), f"{path}: 'first' is not where an episode opens: in the first row and behind each end"
     )
+    met = bool(rows.meeting[0]) and not (rows.meeting & ~rows.first).any()
+    require(met, f"{path}: 'meeting' is not where an episode opens, or is not in the first row")
+
+
+def _within(numbers: np.ndarray, least: int, most: int, reason: str) -> None:
+    require(bool(((numbers >= least) & (numbers <= most)).all()), reason)
 
 
 def _facts(array: np.ndarray) -> dict[str, Any]:

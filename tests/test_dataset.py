@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -129,6 +130,67 @@ def _changed(path, folder, change):
 def test_what_does_not_fit_is_refused_with_the_reason(small, tmp_path, change, reason):
     with pytest.raises(BadInput, match=reason):
         dataset.load(_changed(small[1], tmp_path, change))
+
+
+def _set(name, value, where=slice(0, 1)):
+    """A change of some rows of one array."""
+
+    def change(rows):
+        rows[name][where] = value
+
+    return change
+
+
+def _cut(rows):
+    rows["reward"] = rows["reward"][:10]
+
+
+def _halves(rows):
+    rows["action"] = rows["action"] + 0.5
+
+
+def _counts(rows):
+    rows["reward"] = rows["reward"].astype(np.int64)
+
+
+def _absent(rows):
+    rows["action"][~rows["present"]] = 4
+
+
+def _inside(rows):
+    rows["meeting"][np.flatnonzero(~rows["first"])[0]] = True
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_cut, r"'reward' has the shape \(10, 4\)"),
+        (_halves, "'action' holds float"),
+        (_counts, "'reward' holds int64, expected real numbers"),
+        (_absent, "an absent seat has an action"),
+        (_set("action", 7), "outside of 0 to 6"),
+        (_set("goal", 9), "'goal' is outside of -1 to 1"),
+        (_set("goal_reached", -2), "'goal_reached' is outside of -1 to 1"),
+        (_set("who", -1), "not listed"),
+        (_set("reward", np.nan), "'reward' holds numbers that are not finite"),
+        (_set("probabilities", np.inf), "'probabilities' holds numbers that are not finite"),
+        (_set("probabilities", -0.5), "'probabilities' holds numbers below 0"),
+        (_set("end", False, slice(None)), "its last episode has no end"),
+        (_set("first", False), "'first' is not where an episode opens"),
+        (_set("first", True, slice(None)), "'first' is not where an episode opens"),
+        (_set("meeting", False), "'meeting' is not"),
+        (_inside, "'meeting' is not where an episode opens"),
+    ],
+)
+def test_rows_that_make_no_sense_are_refused_though_nothing_is_damaged(small, tmp_path, change, reason):
+    """Some ended in tracebacks, others in models of nothing."""
+    data, path = small[0], tmp_path / "odd.npz"
+    rows = {name: getattr(data.rows, name).copy() for name in dataset.FIELDS}
+    change(rows)
+    dataset.save(dataclasses.replace(data, rows=dataset.Rows(**rows)), path)
+    with pytest.raises(BadInput, match=reason) as refused:
+        dataset.load(path)
+    assert "\n" not in str(refused.value)
 
 
 def test_damaged_files_and_other_games_are_refused(small, tmp_path):
