@@ -151,9 +151,14 @@ def otherminds(*arguments: str) -> str:
 
 
 def dataset(name: str) -> Path:
-    path = DATA / f"{name}.npz"
+    """Its file, collected if it is not there; how it was is kept beside it."""
+    path, recipe = DATA / f"{name}.npz", DATASETS[name]
+    made_by = path.with_suffix(".txt")
     if not path.exists():
-        otherminds("collect", "--out", str(path), *DATASETS[name].split(), "--json")
+        otherminds("collect", "--out", str(path), *recipe.split(), "--json")
+        made_by.write_text(recipe, encoding="utf-8")
+    elif made_by.exists() and made_by.read_text(encoding="utf-8") != recipe:
+        sys.exit(f"{path} was collected by other options than {name} has now: remove it and {made_by.name} to collect it anew")
     return path
 
 
@@ -181,7 +186,11 @@ def run(name: str) -> None:
     result = {
         "data": f"otherminds collect --out {experiment.data}.npz {DATASETS[experiment.data]}",
         "command": f"otherminds fit {experiment.module} {experiment.data}.npz {options}",
-        **{key: fitted[key] for key in ("samples", "epochs", "seeds", "seconds", "peak_memory_mb")},
+        **{
+            key: fitted[key]
+            for key in ("samples", "episodes", "epochs", "seeds", "seconds", "peak_memory_mb")
+            if key in fitted  # episodes are counted where whole ones are learned from
+        },
         "diagnosed": found,
     }
     kept.write_text(json.dumps(rounded(result)) + "\n", encoding="utf-8")

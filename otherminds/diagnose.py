@@ -1,6 +1,7 @@
 """Every module measured alone, on games it has not learned from: numbers, tables, pictures, and what seems to be broken."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,10 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
         broken.append(findings.of_samples(module, fitted.taught) + FINDINGS[module](measured))
         (folder / "diagnostics").mkdir(exist_ok=True)
         if k == 0 and options.pictures:
-            DRAW[module](model, held_out, measured, random, asked, folder / "diagnostics")
-            pictures.losses(list(runs.rows(folder / "metrics.jsonl")), folder / "diagnostics" / "losses.png")
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "No artists with labels")  # of a panel that nothing is known for
+                DRAW[module](model, held_out, measured, random, asked, folder / "diagnostics")
+                pictures.losses(list(runs.rows(folder / "metrics.jsonl")), folder / "diagnostics" / "losses.png")
         scores.append(measured)
     where = {"data": str(options.data or fitted.options.data), "held_out": options.data is None, "seeds": len(scores)}
     where["taught"] = fitted.taught
@@ -162,7 +165,8 @@ def _draw_goals(
     if known.any():
         pictures.goal_map(drawn[known], goal[known], data.game.goals, place / "map.png")
     if "beliefs" in found:
-        pictures.belief(found["beliefs"], place / "belief.png")
+        if found["beliefs"]["by_step"]:
+            pictures.belief(found["beliefs"], place / "belief.png")
         pictures.gate(found["gate"], place / "gate.png")
     if model.codebook is not None and is_board(data.game) and known.any():
         code = np.asarray(said["number"])

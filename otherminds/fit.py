@@ -256,11 +256,15 @@ def fit(options: Fit) -> dict[str, Any]:
     facts = {"fit": runs.as_dict(options) | {"data": str(options.data)}, "game": data.game.id, "partners": list(data.partners)}
     facts |= {"taught": task.taught, "data_sha256": data.digest, "source": data.source}
     checkpoint.save(folder, options.epochs, stack(modules), facts)
+    size = len(jax.tree.leaves(task.train)[0])
+    sizes = {"samples": size}
+    if isinstance(task.train, goals.Sequences):
+        sizes = {"samples": int(task.train.seen.sum()), "episodes": size}
     result = {
         "fit": str(folder),
         "module": options.module,
         "game": data.game.id,
-        "samples": len(jax.tree.leaves(task.train)[0]),
+        **sizes,
         "epochs": options.epochs,
         "seeds": options.seeds,
         "seconds": round(time.perf_counter() - begin, 1),

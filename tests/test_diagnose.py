@@ -180,6 +180,17 @@ def test_games_of_the_seed_it_learned_from_are_no_other_games(healthy, place, tm
     assert diagnose(dataclasses.replace(asked, targets=(str(older),)))["opponent_model"]["seeds"] == 1
 
 
+def test_pictures_of_what_nobody_knows_are_left_out_without_a_warning(data, place):
+    """Where nobody's goal is known there is no belief in it to draw: matplotlib complained of empty legends."""
+    whole = dataset.load(data)
+    rows = dataclasses.replace(whole.rows, goal=np.full_like(whole.rows.goal, -1), who=np.zeros_like(whole.rows.who))
+    path = place / "foreign.npz"
+    dataset.save(dataclasses.replace(whole, rows=rows, partners=("unknown",), source={"converted": "elsewhere.npz"}), path)
+    fit.fit(Fit("goals", path, name=str(place / "foreign"), epochs=1, samples=2000, goals=SMALL["goals"]))
+    diagnose(Diagnose((str(place / "foreign"),), samples=300))  # a warning would be an error here
+    assert sorted(path.stem for path in (place / "foreign" / "diagnostics").glob("*.png")) == ["gate", "losses"]
+
+
 def test_an_edited_fit_is_refused_and_lost_rows_are_done_without(healthy, tmp_path):
     folder = shutil.copytree(healthy[0], tmp_path / "edited")
     (folder / "metrics.jsonl").unlink()

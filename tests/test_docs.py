@@ -1,5 +1,6 @@
 """What the pages say is true: tables come from files, named files exist, ids can be made, both READMEs hold the same commands."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -82,6 +83,23 @@ def test_the_opponent_model_of_the_readme_is_told_in_learning_what_it_is_measure
     """It learned by the goals that were reached, and the next line but one called it far from what could be known."""
     (line,) = re.findall(r"^otherminds fit (opponent_model .*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert tyro.cli(Fit, args=shlex.split(line, comments=True)).labels == "true"
+
+
+def test_a_dataset_of_other_options_is_not_taken_for_the_one_that_is_meant(tmp_path, monkeypatch):
+    """A recipe was changed, and figures were made anew from the games of the old one."""
+    spec = importlib.util.spec_from_file_location("modules", ROOT / "docs" / "modules.py")
+    modules = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "modules", modules)  # its dataclasses look it up there
+    spec.loader.exec_module(modules)
+    monkeypatch.setattr(modules, "DATA", tmp_path)
+    monkeypatch.setattr(modules, "otherminds", lambda *words: Path(words[2]).touch())
+    path = modules.dataset("random4")
+    assert modules.dataset("random4") == path
+    monkeypatch.setitem(modules.DATASETS, "random4", "--seats random --episodes 9")
+    with pytest.raises(SystemExit, match="collected by other options than random4 has now"):
+        modules.dataset("random4")
+    path.with_suffix(".txt").unlink()  # from before there were notes
+    assert modules.dataset("random4") == path
 
 
 def test_the_python_in_the_readme_runs():

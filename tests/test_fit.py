@@ -84,6 +84,8 @@ def test_goals_of_every_kind_are_fitted_and_diagnosed(data, tmp_path, more):
     )
     result = fit.fit(options(data, "goals", tmp_path, epochs=1, samples=400, goals=dataclasses.replace(small, **more)))
     assert result["scores"]["cross_entropy"]["inferred"]["mean"] > 0
+    assert 400 <= result["samples"] < 400 + 35  # steps, as they are asked for, up to the end of the last episode
+    assert 2 <= result["episodes"] < result["samples"]
     found = diagnose.diagnose(Diagnose((str(tmp_path / "fit"),), samples=400, pictures=False))
     assert found["goals"]["cross_entropy"]["hindsight"]["mean"] > 0
 
