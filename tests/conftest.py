@@ -7,12 +7,6 @@ import shutil
 import pytest
 from jaxtyping import install_import_hook
 
-# Each worker has a core of its own: two that both try to use both cores wait for each other.
-worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-if worker and hasattr(os, "sched_setaffinity"):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-
 # Tests compile hundreds of small programs and run each for a moment: compile fast rather than well.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
