@@ -110,7 +110,7 @@ def learned(rate):
         moves, state = optimiser.update(jax.grad(loss)(parts, *(x[chosen] for x in known)), state)
         return (optax.apply_updates(parts, moves), state), None
 
-    order = jax.random.randint(jax.random.key(0), (800, 64), 0, len(known[2]))
+    order = jax.random.randint(jax.random.key(0), (1600, 64), 0, len(known[2]))
     (parts, _), _ = jax.lax.scan(step, (parts, optimiser.init(parts)), order)
     *unknown, row, seat = batch(held_out)
     there = np.asarray(unknown[3])
