@@ -86,7 +86,7 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
         random = np.random.default_rng(options.seed)
         measured = fit.TESTS[module](asked, held_out, training, fitted.partners, random)(model)
         if module in MORE:
-            measured |= MORE[module](model, held_out, random, asked, options)
+            measured |= MORE[module](model, held_out, training, random, asked, options)
         broken.append(findings.of_samples(module, fitted.taught) + FINDINGS[module](measured))
         (folder / "diagnostics").mkdir(exist_ok=True)
         if k == 0 and options.pictures:
@@ -100,14 +100,16 @@ def _of_fit(folder: Path, fitted: Fitted, options: Diagnose) -> tuple[dict[str, 
     return where | fit.over_seeds(scores) | {"first": scores[0]}, findings.of_all_seeds(broken)
 
 
-def _more_of_worlds(model: Any, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose) -> dict[str, Any]:
+def _more_of_worlds(
+    model: Any, data: Dataset, training: Dataset, random: np.random.Generator, asked: Any, options: Diagnose
+) -> dict[str, Any]:
     windows = samples.windows(data, min(asked.test_samples, WINDOWS), DEEPEST, random, asked.player)
     table = of_worlds.open_loop(model, data.game, windows)
     return {"open_loop": {str(row["steps"]): row for row in table}, "reward_target": asked.world_model.reward_target}
 
 
 def _more_of_goals(
-    model: goals.Goals, data: Dataset, random: np.random.Generator, asked: Any, options: Diagnose
+    model: goals.Goals, data: Dataset, training: Dataset, random: np.random.Generator, asked: Any, options: Diagnose
 ) -> dict[str, Any]:
     if model.codebook is None or not data.game.goals:
         return {}
@@ -117,7 +119,7 @@ def _more_of_goals(
     rows, where = samples.sequences(data, asked.test_samples, config.steps, random, config.discount, asked.player, asked.labels)
     goal = data.rows.goal[where["row"], where["seat"]].astype(int)
     return {
-        "beliefs": of_beliefs.carried(model, few, options.switching),
+        "beliefs": of_beliefs.carried(model, few, training, options.switching),
         "gate": of_goals.gate_curve(model, rows, goal, (np.cumsum(data.rows.first) - 1)[where["row"][:, 0]]),
     }
 

@@ -4,6 +4,7 @@ A partner is one of the scripts that play in the games; a script may be minded i
 actions before it.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -269,8 +270,9 @@ def _believed(rows: tuple[Array, ...], switching: float, lasting: bool, likelies
     return jax.lax.scan(step, (beliefs.even((), goals), beliefs.Counts.empty((), goals), nobody), rows)[1]
 
 
-def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, Any]:
+def carried(model: Goals, data: Dataset, counted_on: Dataset, switching: float = 0.0) -> dict[str, Any]:
     """How a model's beliefs fare beside exact ones, when each partner is watched by the player before it, through a dataset.
+    How likely each partner is before anything is seen is known from other games, `counted_on`.
 
     `by_step`: belief in the true goal before each step of an episode that opens with even odds, and its mean distance to the
     exact belief. `by_episode`: the belief when an episode opens, from those before it in the meeting.
@@ -299,10 +301,12 @@ def carried(model: Goals, data: Dataset, switching: float = 0.0) -> dict[str, An
         if not exact_known:
             continue
         try:
-            minds = minds_of(data, seat)
+            minds, there = minds_of(data, seat), minds_of(counted_on, seat, odds_too=False)
         except BadInput:
             exact_known = False
             continue
+        if minds.who.tolist() == there.who.tolist():
+            minds = dataclasses.replace(minds, share=there.share)
         for name, lasting in (("exact", False), ("prior_exact", True)):
             best = over_goals(minds, posterior(data, seat, minds, lasting, seen), goals)[at, :-1]
             best = best / np.maximum(best.sum(-1, keepdims=True), 1e-12)  # of those who are after something
