@@ -204,8 +204,6 @@ def diagnosed(name: str, *options: str) -> dict[str, Any]:
     found = said[module]
     first = found.pop("first")
     extra = {key: first[key] for key in ("by_action", "gate") if key in first}
-    if "beliefs" in first:
-        extra["beliefs"] = {key: first["beliefs"][key] for key in ("by_step", "by_episode")}
     found.pop("data")
     return found | {"first": extra, "findings": said["findings"]}
 

@@ -62,17 +62,17 @@ def test_every_game_with_discrete_actions_can_be_modelled(name, kind):
     assert terms.keys() == {"observation", "reward", "end"} | more
 
 
-def test_what_is_done_is_the_same_whoever_looks_where_observations_stand_by_seat():
+def test_what_is_played_is_the_same_whoever_looks_where_observations_stand_by_seat():
     """In ego order, the action behind mine was that of the one I see first from one seat, and second from another."""
     game = make("jaxmarl:MPE_simple_spread_v3")
     model = wm.WorldModel.make(SMALL, game, np.random.default_rng(0))
     action, ego = jnp.array([3, -1, 1]), jnp.arange(3)
     turned = jax.vmap(lambda seat: to_ego(action, seat))(ego)
     joint = np.asarray(model.joint(turned, ego))
-    done, eyes = joint[:, : 3 * game.actions], joint[:, 3 * game.actions :]
+    played, eyes = joint[:, : 3 * game.actions], joint[:, 3 * game.actions :]
     expected = np.zeros((3, game.actions))
     expected[[0, 2], [3, 1]] = 1
-    np.testing.assert_array_equal(done, np.tile(expected.ravel(), (3, 1)))
+    np.testing.assert_array_equal(played, np.tile(expected.ravel(), (3, 1)))
     np.testing.assert_array_equal(eyes, np.eye(3))
     with pytest.raises(AssertionError, match="whose eyes"):
         model.joint(turned, None)
