@@ -189,7 +189,7 @@ def spread():
 
 
 def test_steps_know_whose_they_are(spread):
-    """The others stand in order of seats: without the seat of whoever looks, nobody can tell what is done by whom."""
+    """The others stand in order of seats: without the seat of whoever looks, nobody can tell who plays what."""
     steps, row, seat = samples.own_steps(spread, 300, np.random.default_rng(0), spread.rows.reward)
     np.testing.assert_array_equal(steps.ego, seat)
     own = np.asarray(steps.action)[:, 0]
