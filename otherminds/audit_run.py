@@ -176,7 +176,7 @@ def _equal_configs(evidence: Evidence) -> Check:
     other = [
         f"{group.learner} in seats {[seat + 1 for seat in group.seats]}"
         for group, state in zip(setup.groups, evidence.fresh, strict=True)
-        if state.config != getattr(setup.config, group.learner)
+        if state.config != setup.config.of(group.learner)
     ]
     group_of = {(seat, phase): k for k, group in enumerate(setup.groups) for seat in group.seats for phase in group.phases}
     settings: dict[tuple[int, int, int], set[tuple[Any, ...]]] = {}
@@ -240,6 +240,7 @@ def _logged_reward(evidence: Evidence) -> Check:
     step_again = jax.jit(jax.vmap(jax.vmap(game.step)))
     so_far = np.asarray(carry.earned, np.float64)
     gap, episodes, worst = 0.0, 0, 0.0
+    plain = evidence.setup.plain(evidence.phase)
     for _ in range(min(-(-(game.longest or steps) // steps) + 1, MORE)):
         assert carry.play is not None
         watched = evidence.watched if carry is evidence.carry else evidence.watch(carry)
@@ -249,7 +250,7 @@ def _logged_reward(evidence: Evidence) -> Check:
         sums = []
         for t in range(steps):
             so_far = so_far + reward[t]
-            sums += list(so_far[ended[t]])
+            sums += list(so_far[ended[t] & plain])
             so_far = np.where(ended[t][:, None], 0.0, so_far)
         carry = watched.after
         gap = max(gap, float((np.abs(reward - np.asarray(rows.reward)) / (1 + np.abs(reward))).max()))
@@ -281,9 +282,10 @@ def _present_steps(evidence: Evidence) -> Check:
     used, true, wrong = [], [], 0
     for k in evidence.active:
         metrics, given = watched.metrics["learners"][str(k)], np.asarray(watched.handed[str(k)].present)
+        itself = evidence.setup.as_itself(k)
         for j, seat in enumerate(np.asarray(metrics["data_seat"], int)):
             used.append(int(metrics["present_steps"][j]))
-            true.append(int(present[:, :, seat].sum()))
+            true.append(int((present[:, :, seat] & itself[None, :, j]).sum()))
             wrong += int((given[:, :, j] != present[:, :, seat]).sum())
     found = {"used": used, "present": true, "of": int(present[:, :, 0].size), "taken_for_the_other": wrong}
     return Check("present_steps", used == true and not wrong, found)
@@ -309,6 +311,7 @@ def _learner_checks(evidence: Evidence) -> Iterator[Check]:
 def _altered_data(evidence: Evidence, k: int, absent_name: str, permutation_name: str) -> Iterator[Check]:
     """Checks that make a second update from altered data."""
     learner, state, rows = evidence.setup.learners[k], evidence.carry.learners[k], evidence.watched.handed[str(k)]
+    state = getattr(learner, "among_equals", lambda state: state)(state)  # other selves sit in certain seats of certain games
     key = jax.random.key(0)
     after, _ = evidence.updaters[k](state, rows, key)
     move = _distance(learner.trainable(state), learner.trainable(after))
@@ -455,7 +458,7 @@ def _returns(evidence: Evidence, k: int, name: str) -> Check:
     if by_hand is None:
         return _none(name, "the learner has a memory, and episodes were cut off")
     rows, metrics = evidence.watched.handed[str(k)], evidence.watched.metrics["learners"][str(k)]
-    present, value = np.asarray(rows.present), np.asarray(rows.value, np.float64)
+    present, value = np.asarray(rows.present) & evidence.setup.as_itself(k)[None], np.asarray(rows.value, np.float64)
     errors = []
     for j, logged in enumerate(np.asarray(metrics["explained_variance"], np.float64)):
         here = present[:, :, j]
@@ -466,7 +469,7 @@ def _returns(evidence: Evidence, k: int, name: str) -> Check:
     old, new = evidence.carry.learners[k], evidence.watched.after.learners[k]
     if old.config.normalise_value and present.any():
         sums = jnp.asarray(by_hand, jnp.float32)
-        expected = old.scale.take_in(sums, rows.present)
+        expected = old.scale.take_in(sums, jnp.asarray(present))
         for power, parts in enumerate(zip(*((s.first, s.second) for s in (old.scale, expected, new.scale)), strict=True), 1):
             before, right, found = (np.asarray(part, np.float64) for part in parts)
             size = np.abs(right - before) + 0.1 * np.abs(by_hand[present]).mean() ** power
@@ -510,7 +513,7 @@ def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
         distribution.log_probability(_replayed(evidence, k, learner.policy(s), rows.observation).logits, rows.action)
         for s in (state, after)
     )
-    change, present = np.asarray(later - before, np.float64), np.asarray(rows.present)
+    change, present = np.asarray(later - before, np.float64), np.asarray(rows.present) & evidence.setup.as_itself(k)[None]
     better = by_hand - np.asarray(rows.value, np.float64)
     gains, sizes = [], []
     for j in range(present.shape[2]):
@@ -555,8 +558,10 @@ def _evaluation_equals_training(evidence: Evidence) -> Check:
             if seat not in evidence.on_disk:
                 continue
             memory: Memory = jax.tree.map(lambda leaf, j=j: leaf[:, j : j + 1], carry.play.memories[place])
-            alone = evidence.on_disk[seat].step(view(carry.play.now, (seat,)), memory, jax.random.key(0))
-            there = np.asarray(carry.play.now.present[:, seat])
+            policy: Any = evidence.on_disk[seat]
+            policy = policy.without_search() if hasattr(policy, "without_search") else policy
+            alone = policy.step(view(carry.play.now, (seat,)), memory, jax.random.key(0))
+            there = np.asarray(carry.play.now.present[:, seat]) & setup.as_itself(k)[:, j]
             difference = np.abs(np.asarray(whole[2].policy_logits[:, j]) - np.asarray(alone[2].logits[:, 0]))[there]
             gaps[f"player_{seat + 1}"] = float(difference.max(initial=0.0))
     if not gaps:
@@ -622,6 +627,8 @@ def _parameter_coverage(evidence: Evidence) -> Check:
         old, new = (setup.learners[k].trainable(states[k]) for states in (evidence.fresh, evidence.carry.learners))
         share = evidence.carry.learners[k].config.share
         for (path, before), after in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True):
+            if not before.size:
+                continue
             moved = np.atleast_1d(np.asarray(before != after).reshape(1 if share else len(group.seats), -1).any(-1))
             total += len(moved)
             names = ["shared"] if share else [f"player_{seat + 1}" for seat in group.seats]

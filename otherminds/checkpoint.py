@@ -303,13 +303,24 @@ def policy_of(found: Checkpoint, seat: int, seed: int | None = None) -> Policy:
         config.seed <= seed < config.seed + config.seeds,
         f"{run} has seeds {config.seed} to {config.seed + config.seeds - 1}, not {seed}",
     )
-    learner = find_learner(group.learner)
-    like = learner.init(getattr(config, group.learner), sizes_of(config), game, group.seats, jax.random.key(seed))
-    prefix = f".learners[{place}]"
-    own = {name: array[seed - config.seed] for name, array in found.arrays.items() if name.startswith(prefix)}
-    policy: Any = learner.policy(filled(like, own, prefix))
+    policy: Any = _policy(found, config, place, seed)
     one: Policy = policy.of(group.seats.index(seat)).without_noise()
     return one
+
+
+def group_policy(found: Checkpoint, place: int, seed: int) -> Policy:
+    """The policy of all seats of the `place`-th learner of a run together."""
+    return _policy(found, config_of(found), place, seed).without_noise()
+
+
+def _policy(found: Checkpoint, config: Train, place: int, seed: int) -> Policy:
+    game = make(config.game)
+    group = groups_of(config, game)[place]
+    learner = find_learner(group.learner)
+    like = learner.init(config.of(group.learner), sizes_of(config), game, group.seats, jax.random.key(seed))
+    prefix = f".learners[{place}]"
+    own = {name: array[seed - config.seed] for name, array in found.arrays.items() if name.startswith(prefix)}
+    return learner.policy(filled(like, own, prefix))
 
 
 @dataclass(frozen=True)

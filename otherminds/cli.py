@@ -20,6 +20,7 @@ from rich.console import Console
 
 from otherminds import config
 from otherminds.config import (
+    Adapt,
     Audit,
     BadInput,
     Bench,
@@ -54,6 +55,7 @@ def main() -> None:
         Train: train,
         Resume: resume,
         Evaluate: evaluate,
+        Adapt: adapt,
         Diagnose: diagnose,
         Audit: audit,
         Bench: bench,
@@ -406,6 +408,36 @@ def evaluate(options: Evaluate) -> None:
     console.print(
         f"{seeds} seeds x {result['episodes']:,} episodes, 95 % intervals over {result['interval_over']}", highlight=False
     )
+
+
+def adapt(options: Adapt) -> None:
+    keep_programs()
+    from otherminds.adaptation import adapt as run
+
+    result = run(options)
+    if options.json:
+        _print_json(result)
+        return
+    Console().print(adaptation_table(result))
+    print(
+        f"{len(result['seeds'])} seeds x {result['meetings']} meetings of {result['steps']:,} steps with each set, "
+        f"{'with' if result['search'] else 'without'} search, rewards of the last {result['last']} steps, "
+        f"95 % intervals over {result['interval_over']}"
+    )
+
+
+def adaptation_table(result: dict[str, Any]) -> Any:
+    """What `adapt` found, for people."""
+    from rich.table import Table
+
+    from otherminds.evaluate import Estimate
+
+    table = Table("partners", "reward", "foreseen", "possible", "belief in true goals", title=f"{result['run']}: adaptation")
+    share = lambda part, name: f"{part[name]:.2f}" if name in part else ""  # noqa: E731
+    for part in result["sets"]:
+        reward = Estimate(part["reward"]["mean"], part["reward"]["low"], part["reward"]["high"])
+        table.add_row(part["set"], str(reward), share(part, "top_1"), share(part, "best_top_1"), share(part, "belief"))
+    return table
 
 
 def audit(options: Audit) -> None:

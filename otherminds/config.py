@@ -3,7 +3,7 @@
 import ast
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -276,6 +276,125 @@ class WorldModel:
 
 
 @dataclass(frozen=True)
+class Search:
+    """How the next moves are searched before one is played."""
+
+    kind: Literal["gumbel", "puct"] = "gumbel"
+    """How branches are chosen: Gumbel MuZero's way, which suits few simulations, or by visits and prior (PUCT)."""
+    simulations: int = 16
+    """Of each tree, while training."""
+    samples: int = 1
+    """Joint goals that are drawn from the belief, each with a tree of its own, while training."""
+    share: float = 0.125
+    """Share of the parallel games that are searched while training."""
+    capacity: float = 0.6
+    """Of those, how many a seat can search at once: seats leave, and room is made for so many. The others play the policy."""
+    play_simulations: int = 16
+    """Of each tree, at play."""
+    play_samples: int = 2
+    """Joint goals, at play."""
+    play_share: float = 1.0
+    """Share of the games that are searched at play; 0 plays without search."""
+    begin: float = 0.2
+    """Share of the run that is over before the search begins: until then values are worth nothing."""
+    sharpness: float = 2.0
+    """β: odds of an action are exp(β Q), with Q in units of how far returns spread."""
+    prior: float = 1.0
+    """Weight of the policy's own logits beside β Q; 0: by Q alone."""
+    considered: int = 7
+    """Of `gumbel`: how many actions at the root are looked at."""
+    gumbel_scale: float = 1.0
+    """Of `gumbel`: noise with which these are chosen."""
+    exploration: float = 1.25
+    """Of `puct`: weight of the prior beside what was found."""
+    optimism: float = 0.0
+    """κ: goals are drawn by b(g) exp(κ V(g)), so that those which would be good for us are tried more often; 0: by the belief."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a name among the learners of HOP stands for."""
+
+    goals: Literal["manual", "learned", "none"]
+    model: Literal["simulator", "learned", "none"]
+    search: bool
+    intra: bool = True
+    inter: bool = True
+    numbers: bool = False  # goals are numbers whatever the settings say
+    says: str = ""
+
+
+PRESETS = {
+    "hop": Preset("manual", "simulator", True, says="goals given by the game, search on its rules"),
+    "direct_om": Preset("none", "simulator", True, says="an opponent model without goals, search on the rules"),
+    "hop_plus": Preset("learned", "learned", True, says="nothing given by hand: goals and the world are learned"),
+    "hop_plus_no_goal": Preset("none", "learned", True, says="what goals bring is measured against this"),
+    "hop_plus_no_model": Preset("learned", "simulator", True, says="learned goals, search on the rules"),
+    "hop_plus_no_search": Preset("learned", "learned", False, says="a policy that reads inferred goals"),
+    "hop_plus_no_inter": Preset("learned", "learned", True, inter=False, says="forgets partners between episodes"),
+    "hop_plus_no_intra": Preset("learned", "learned", True, intra=False, says="learns of partners between episodes alone"),
+    "omg": Preset("learned", "none", False, inter=False, numbers=True, says="subgoals as numbers, inferred by a network"),
+    "no_goal": Preset("none", "none", False, says="the PPO underneath"),
+}
+"""Learners that are one program with different parts switched on; all read the settings --hop."""
+
+
+@dataclass(frozen=True)
+class HOP(Network):
+    """HOP and HOP+: infer what the others are after, foresee what they do, and plan. Serves all its presets."""
+
+    preset: tyro.conf.Suppress[str] = "hop_plus"
+    """Which of the presets; set by the name in --seats."""
+    actor: Literal["plain", "generated"] = "plain"
+    """Whether what is believed of the others stands beside what is seen, or chooses the weights of a layer."""
+    learning_rate: float = 1e-3
+    learning_rate_final: float | None = 1e-4
+    """Reached in a straight line at the end of the run; none: constant."""
+    entropy: float = 0.01
+    """Weight of the entropy."""
+    entropy_final: float | None = 0.0
+    """Reached in a straight line at the end of the run; none: constant."""
+    discount: float = 0.99
+    trace: float = 0.95
+    """λ of the returns: 0 trusts the value, 1 the rewards."""
+    clip: float = 0.2
+    """How far the probability ratio may move before its gradient stops."""
+    value_clip: float | None = 0.2
+    """The same for the normalised value; none: off."""
+    value_weight: float = 0.5
+    normalise_value: Flag = True
+    """Let the critic predict returns shifted and scaled to mean 0 and variance 1."""
+    max_gradient: float = 0.5
+    """Norm to which each seat's gradient is cut."""
+    search_weight: float = 0.5
+    """Weight of learning from the search, in moves that were searched, beside learning from returns in all others."""
+    practice: float = 0.5
+    """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, or modest
+    ones, to whom large rewards are worth nothing. So a seat meets partners of many kinds. Only where a learner has several
+    seats."""
+    counted: float = 0.995
+    """What is kept, from episode to episode, of how often a partner was after each goal."""
+    switching: float = 0.02
+    """Chance that a partner changes its goal between two steps, as far as beliefs know."""
+    goals: Goals = field(default_factory=lambda: Goals(learning_rate=2e-3))
+    """Of learned goals, and of what foresees partners."""
+    world_model: WorldModel = field(default_factory=lambda: WorldModel(channels=16, learning_rate=2e-3))
+    foresight_games: int = 64
+    """Games of an update from which opponent model and goals learn, in two parts."""
+    model_rows: int = 1024
+    """Steps of each seat in an update from which the world model learns, in parts of `world_model.batch`."""
+    warm_goals: str | None = None
+    """A fit of goals (or, without goals, of an opponent model) to start from: a name under runs/, or a path."""
+    warm_model: str | None = None
+    """A fit of a world model to start from."""
+    search: Search = field(default_factory=Search)
+
+    @property
+    def parts(self) -> Preset:
+        return PRESETS[self.preset]
+
+
+@dataclass(frozen=True)
 class Sizes:
     """How much data an update has and how often it is gone through; common to all learners."""
 
@@ -372,10 +491,15 @@ class Train:
     """Name of a project on Weights & Biases to log to (needs the package wandb)."""
     ppo: PPO = field(default_factory=PPO)
     mappo: MAPPO = field(default_factory=MAPPO)
+    hop: HOP = field(default_factory=HOP)
     config: Path | None = None
     """Start from the settings in this config.json; options given beside it change them."""
     json: bool = False
     """Print one JSON object and nothing else."""
+
+    def of(self, learner: str) -> Any:
+        """The settings of a learner; presets share theirs."""
+        return replace(self.hop, preset=learner) if learner in PRESETS else getattr(self, learner)
 
     @property
     def steps_per_update(self) -> int:
@@ -548,6 +672,34 @@ class Evaluate:
     """Which checkpoint: a number of steps, `final` or `best`."""
     seed: int = 0
     """Of the evaluation."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Let the frozen policies of a run meet partners they were not trained with, and see how they adapt."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A name under runs/, or a path."""
+    sets: tuple[str, ...] = ("3ns", "3nh", "3random", "nh_ns_random", "2ns_random", "switchers")
+    """Sets of partners, by name."""
+    replicas: int = 64
+    """Meetings with each set, equally many for every seat of the run."""
+    steps: int = 2400
+    """Of each meeting; what is remembered of the partners lasts from episode to episode."""
+    last: int = 600
+    """The score is the mean reward of episodes that end in so many last steps."""
+    quick: bool = False
+    """16 meetings with each set."""
+    search: Flag = True
+    """Of learners that search: whether they do so here."""
+    game: str | None = None
+    """Another game to play in; without it: the run's own."""
+    step: str = "final"
+    """Which checkpoint: a number of steps, `final` or `best`."""
+    seed: int = 0
+    """Of the meetings."""
     json: bool = False
     """Print one JSON object and nothing else."""
 

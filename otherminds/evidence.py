@@ -33,6 +33,9 @@ class Overheard:
 
     learner: Any
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.learner, name)
+
     def update(self, state: Any, rows: Trajectory, key: Any) -> tuple[Any, dict[str, Any]]:
         after, metrics = self.learner.update(state, rows, key)
         return after, {"metrics": metrics, "rows": rows}
@@ -145,7 +148,7 @@ def _watch(setup: Setup, phase: int, carry: Carry, fixed: tuple[Seated, ...]) ->
     """An update as training would make it, in one program with what is watched: two might draw different actions."""
     assert carry.play is not None
     policies = policies_at(setup, phase, carry.learners, fixed)
-    play, rows = collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.game.truncates, states=True)
+    play, rows = collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.wants_final, states=True)
     overhearing = Overhearing(setup.config, setup.game, setup.phases, setup.groups)
     after, found = learn(overhearing, phase, carry, without_states(rows), carry.play.memories)
     logged = {k: each["metrics"] for k, each in found["learners"].items()}

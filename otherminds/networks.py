@@ -160,6 +160,18 @@ class Conditioned(eqx.Module):
         grown = jnp.einsum("...t,tio,...i->...o", told, self.increments, x)
         return jax.nn.relu(self.base(x) + grown + self.tell(told))
 
+    def each(self, x: Float[Array, "n inputs"], told: Float[Array, "k told"]) -> Float[Array, "n k outputs"]:
+        """Every input with each of several things told; what does not depend on both is computed once."""
+        if self.tell is None:
+            inputs = x.shape[-1]
+            seen = product(x, self.base.weight[:inputs]) + self.base.bias[None]
+            return jax.nn.relu(seen[:, None] + (told @ self.base.weight[inputs:])[None])
+        base, added = self.base(x)[:, None], self.tell(told)[None]
+        if self.increments is None:
+            scale, shift = jnp.split(added, 2, -1)
+            return jax.nn.relu(base * (1 + scale) + shift)
+        return jax.nn.relu(base + jnp.einsum("kt,tio,ni->nko", told, self.increments, x) + added)
+
 
 class Cells(eqx.Module):
     """From planes to features of every cell: one convolution for what is there, one, repeated, to carry it across the board.
@@ -169,17 +181,19 @@ class Cells(eqx.Module):
     """
 
     enter: Convolution
-    carry: Convolution
+    carry: Convolution | None  # none where nothing is carried
     repeats: int = eqx.field(static=True)
 
     @staticmethod
     def make(random: np.random.Generator, planes: int, channels: int, repeats: int) -> "Cells":
-        return Cells(Convolution.make(random, planes, channels), Convolution.make(random, channels, channels), repeats)
+        enter, carry = Convolution.make(random, planes, channels), Convolution.make(random, channels, channels)
+        return Cells(enter, carry if repeats else None, repeats)
 
     def __call__(self, x: Float[Array, "*n H W planes"]) -> Float[Array, "*n H W channels"]:
         entered = self.enter(x)
         features = jax.nn.relu(entered)
         for _ in range(self.repeats):
+            assert self.carry is not None
             features = jax.nn.relu(self.carry(features) + entered)
         return features
 

@@ -65,6 +65,10 @@ class OpponentModel(eqx.Module):
     def decide(self, features: Float[Array, "n features"], told: Float[Array, "n told"]) -> Float[Array, "n actions"]:
         return self.head(self.behind(features, told))
 
+    def decide_each(self, features: Float[Array, "n features"], told: Float[Array, "k told"]) -> Float[Array, "n k actions"]:
+        """The same for every one of several things told."""
+        return self.head(self.behind.each(features, told))
+
 
 def is_board(game: Game) -> bool:
     """Whether observations are planes of which the first show the players."""

@@ -172,8 +172,9 @@ def collect(
             row["won"] = jax.vmap(game.won)(ending) & after.now.first
         return eqx.tree_at(lambda p: (p.memories, p.key), after, (memories, key)), row
 
+    now = play.now
     play, rows = jax.lax.scan(one_step, play, length=steps)
-    return play, Trajectory(**rows, seat=jnp.arange(game.seats), last=play.now)
+    return play, Trajectory(**rows, seat=jnp.arange(game.seats), last=play.now, start=now)
 
 
 def choose(
@@ -257,7 +258,7 @@ def _collect_on_host(
     games, moment = play.state.games, play.state.moment
     games.require_open()
     require(moment == games.moment, f"{game.id}: this Play has been played on already, and games on the host cannot go back")
-    rows = []
+    rows, opened = [], play.now
     for _ in range(steps):
         key, _, action, memories, extras = _choose(policies, play.now, play.memories, play.key)
         brought = games.step(np.asarray(action))
@@ -275,7 +276,7 @@ def _collect_on_host(
         rows.append(row)
         play = Play(Hosted(games, games.moment), now, memories, over, episode, None, key)
     stacked: dict[str, Any] = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
-    return play, Trajectory(**stacked, seat=jnp.arange(game.seats), last=play.now)
+    return play, Trajectory(**stacked, seat=jnp.arange(game.seats), last=play.now, start=opened)
 
 
 _choose = eqx.filter_jit(choose)

@@ -127,6 +127,7 @@ class Everyone(eqx.Module):
     reward: Float[Array, "T E A"]
     goal_reached: Int[Array, "T E A"]
     present: Bool[Array, "T E A"]
+    logits: Float[Array, "T E A outputs"]  # what actions were drawn from: to measure models against, never to learn from
 
 
 class Trajectory(eqx.Module):
@@ -155,6 +156,7 @@ class Trajectory(eqx.Module):
     seat: Int[Array, " A"]  # whose columns these are: learners log it, so that data of another seat is noticed
     last: TimeStep  # [E], the moment after row T - 1
     won: Bool[Array, "T E"] | None = None  # whether row t ended an episode with a win; only in games that can be won
+    start: TimeStep | None = None  # [E], the moment of row 0, which says how we got there
     memory: Any = None  # [E], what the policy of these seats remembered before row 0; only in `of_seats`
     final_observation: Num[Array, "T E A ..."] | None = None  # what row t led to, before any reset; only if asked for
     everyone: Everyone | None = None  # only in `of_seats`
@@ -173,7 +175,7 @@ def of_seats(trajectory: Trajectory, seats: tuple[int, ...], memory: Any) -> Tra
     """What a learner of these seats trains on: their own columns, all cut by one function, so that they fit together."""
     columns = np.array(seats)
     per_step = [field for field in SEAT_FIELDS if field != "final_observation" or trajectory.final_observation is not None]
-    own = {field: jnp.take(getattr(trajectory, field), columns, axis=2) for field in per_step}
+    own: dict[str, Any] = {field: jnp.take(getattr(trajectory, field), columns, axis=2) for field in per_step}
     now = {
         field: jnp.take(getattr(trajectory.last, field), columns, axis=1)
         for field in ("action", "reward", "goal_reached", "terminated", "observation", "legal", "present")
@@ -184,7 +186,9 @@ def of_seats(trajectory: Trajectory, seats: tuple[int, ...], memory: Any) -> Tra
         seat=jnp.take(trajectory.seat, columns),
         last=dataclasses.replace(trajectory.last, **now),
         memory=memory,
-        everyone=Everyone(trajectory.action, trajectory.reward, trajectory.goal_reached, trajectory.present),
+        everyone=Everyone(
+            *(trajectory.action, trajectory.reward, trajectory.goal_reached, trajectory.present, trajectory.behaviour_logits)
+        ),
     )
 
 

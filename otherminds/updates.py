@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from otherminds import checkpoint, lineup, seats
@@ -76,6 +77,27 @@ class Setup:
         """The update before which each phase begins: a schedule's step, rounded up to whole updates."""
         return [-(-phase.start // self.config.steps_per_update) for phase in self.phases]
 
+    @cached_property
+    def wants_final(self) -> bool:
+        """Whether somebody learns from what the last step of an episode led to."""
+        asked = [
+            wants(self.config.of(group.learner))
+            for group, learner in zip(self.groups, self.learners, strict=True)
+            if (wants := getattr(learner, "wants_final", None))
+        ]
+        return self.game.truncates or any(asked)
+
+    def plain(self, phase: int) -> np.ndarray:
+        """Games in which all learners play as themselves, [E]: those that rewards are logged of."""
+        played = [self.as_itself(k).all(1) for k in self.active(phase)]
+        return np.logical_and.reduce([np.ones(self.config.parallel, bool), *played])
+
+    def as_itself(self, k: int) -> np.ndarray:
+        """Which seats of which games are played by the k-th learner itself, not by another self of it, [E, G]."""
+        group, say = self.groups[k], getattr(self.learners[k], "as_itself", None)
+        games, seats = self.config.parallel, len(group.seats)
+        return np.ones((games, seats), bool) if say is None else say(self.config.of(group.learner), games, seats)
+
     def sizes_of(self, group: lineup.Group) -> Sizes:
         """Of a learner: its schedules run over the updates it makes, not over the whole run."""
         ends = [*self.boundaries[1:], self.config.updates]
@@ -127,7 +149,7 @@ def prepare(config: Train) -> Setup:
         )
     require(bool(groups), f"nobody learns in --seats {config.seats}: name a learner ({', '.join(LEARNERS)}) in at least one seat")
     for group, learner in zip(groups, setup.learners, strict=True):
-        learner.check(getattr(config, group.learner), setup.sizes, game)
+        learner.check(config.of(group.learner), setup.sizes, game)
     return setup
 
 
@@ -147,7 +169,7 @@ def first_carry(setup: Setup, seed: int, fixed: tuple[Seated, ...]) -> Carry:
     key = jax.random.key(seed)
     learners = tuple(
         learner.init(
-            *(getattr(setup.config, group.learner), setup.sizes_of(group), setup.game, group.seats),
+            *(setup.config.of(group.learner), setup.sizes_of(group), setup.game, group.seats),
             jax.random.fold_in(key, PLAY + 1 + k),
         )
         for k, (learner, group) in enumerate(zip(setup.learners, setup.groups, strict=True))
@@ -195,7 +217,7 @@ def one_update(setup: Setup, phase: int, fixed: tuple[Seated, ...], carry: Carry
     assert carry.play is not None
     policies = policies_at(setup, phase, carry.learners, fixed)
     memories = carry.play.memories
-    play, rows = collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.game.truncates)
+    play, rows = collect(setup.game, policies, carry.play, setup.config.rollout, final=setup.wants_final)
     after, metrics = learn(setup, phase, carry, rows, memories)
     after = eqx.tree_at(lambda c: c.play, after, play)
     return jax.tree.map(
@@ -221,7 +243,7 @@ def learn(
     for leaf in jax.tree.leaves((states, logged)):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             finite &= jnp.isfinite(leaf).all()
-    played, earned, lasted = rewards_of(setup.game, rows, carry)
+    played, earned, lasted = rewards_of(setup.game, rows, carry, setup.plain(phase))
     alive = carry.alive & finite
     after = Carry(tuple(states), carry.play, earned, lasted, jax.random.fold_in(carry.key, 0), alive)
     return after, {"seats": played, "learners": logged, "alive": alive, "was_alive": carry.alive}
@@ -232,16 +254,18 @@ def learner_key(carry: Carry, k: int) -> PRNGKeyArray:
     return jax.random.fold_in(carry.key, PLAY + 1 + k)
 
 
-def rewards_of(game: Game, rows: Trajectory, carry: Carry) -> tuple[dict[str, Array], Array, Array]:
-    """What each seat earned in the episodes that ended in these rows (not a number if none did), and what is still under way."""
+def rewards_of(game: Game, rows: Trajectory, carry: Carry, plain: np.ndarray) -> tuple[dict[str, Array], Array, Array]:
+    """What each seat earned in the episodes of `plain` games that ended in these rows (not a number if none did), and what is
+    still under way."""
     ended = jnp.concatenate([rows.first[1:], rows.last.first[None]])
     sums, earned = episode_sums(rows.reward, ended, carry.earned)
     lengths, lasted = episode_sums(jnp.ones_like(rows.reward), ended, carry.lasted)
-    count = ended.sum()
-    mean = lambda x: jnp.where(ended[..., None], x, 0.0).sum((0, 1)) / count  # noqa: E731
+    counts = ended & jnp.asarray(plain)[None]
+    count = counts.sum()
+    mean = lambda x: jnp.where(counts[..., None], x, 0.0).sum((0, 1)) / count  # noqa: E731
     played = {"reward": mean(sums), "length": mean(lengths), "episodes": jnp.broadcast_to(count * 1.0, (game.seats,))}
     if rows.won is not None:
-        played["won"] = jnp.broadcast_to(rows.won.sum() / count, (game.seats,))
+        played["won"] = jnp.broadcast_to((rows.won & counts).sum() / count, (game.seats,))
     return played, earned, lasted
 
 
@@ -371,7 +395,7 @@ class OnHost(Compiled):
     def _one(self, phase: int, fixed: tuple[Seated, ...], carry: Carry, k: int) -> tuple[Carry, dict[str, Any]]:
         setup, play = self.setup, self.plays[k]
         policies = policies_at(setup, phase, carry.learners, fixed)
-        self.plays[k], rows = collect(setup.game, policies, play, setup.config.rollout, final=setup.game.truncates)
+        self.plays[k], rows = collect(setup.game, policies, play, setup.config.rollout, final=setup.wants_final)
         after, metrics = _learn(setup, phase, carry, rows, play.memories)
         return jax.tree.map(
             lambda new, old: jnp.where(after.alive, new, old), after, eqx.tree_at(lambda c: c.alive, carry, after.alive)

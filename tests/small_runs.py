@@ -12,8 +12,24 @@ import time
 from pathlib import Path
 
 from otherminds import checkpoint
-from otherminds.config import MAPPO, PPO, Train
+from otherminds.config import HOP, MAPPO, PPO, Goals, PartnerNetwork, Search, Train, WorldModel
 
+SMALL_GOALS = Goals(
+    codes=3,
+    size=2,
+    steps=4,
+    features=4,
+    hidden=(8,),
+    acts=PartnerNetwork(torso="centred", goal_input="film", hidden=(8,)),
+)
+SMALL_HOP = HOP(
+    hidden=(8,),
+    goals=SMALL_GOALS,
+    world_model=WorldModel(channels=4, hidden=(8,), batch=8),
+    foresight_games=8,
+    model_rows=16,
+    search=Search(simulations=4, play_simulations=4, share=0.5, begin=0.0),
+)
 SMALL = Train(
     game="matrix-ipd?horizon=5",
     seats="ppo",
@@ -28,6 +44,7 @@ SMALL = Train(
     checkpoint_every=1e-9,  # after every call
     ppo=PPO(hidden=(8,)),
     mappo=MAPPO(hidden=(8,), critic_hidden=(8,)),
+    hop=SMALL_HOP,
 )
 
 
@@ -69,18 +86,15 @@ def content(folder):
     return checkpoint.steps(folder)[-1], last_state(folder), (folder / "metrics.jsonl").read_bytes()
 
 
-def command_line(config):
+def command_line(config, usual=None, owner=""):
     """What to type for a config, beside its name."""
-    plain, words = Train(), []
+    usual, words = usual or Train(), []
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        for name, part, usual in (
-            [(f"{field.name}.{inner.name}", getattr(value, inner.name), None) for inner in dataclasses.fields(value)]
-            if dataclasses.is_dataclass(value)
-            else [(field.name, value, getattr(plain, field.name))]
-        ):
-            if part not in (usual, ()):
-                words += [f"--{name.replace('_', '-')}", *map(str, part if isinstance(part, tuple) else [part])]
+        value, plain, name = getattr(config, field.name), getattr(usual, field.name), f"{owner}{field.name}"
+        if dataclasses.is_dataclass(value):
+            words += command_line(value, plain, f"{name}.")
+        elif value not in (plain, ()) and field.name != "preset":
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
     return words
 
 

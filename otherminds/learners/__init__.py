@@ -6,13 +6,17 @@ A learner is a module with `State`, `init`, `policy`, `update` and `trainable`; 
 import importlib
 from typing import TYPE_CHECKING
 
-from otherminds.config import BadInput, closest
+from otherminds.config import PRESETS, BadInput, closest
 
 if TYPE_CHECKING:
     from otherminds.learners.base import Learner
 
-LEARNERS = {"ppo": "otherminds.learners.ppo", "mappo": "otherminds.learners.mappo"}
-"""Name, which is also that of its config in `config.Train` -> module."""
+LEARNERS = {
+    "ppo": "otherminds.learners.ppo",
+    "mappo": "otherminds.learners.mappo",
+    **dict.fromkeys(PRESETS, "otherminds.learners.hop"),
+}
+"""Name -> module. `config.Train.of` gives the settings of each."""
 
 
 def find(name: str) -> "Learner":

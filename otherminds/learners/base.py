@@ -41,6 +41,10 @@ class Learner(Protocol):
     def trainable(self, state: Any) -> Any:
         """All that gradients may move: parameters, with a leading axis of seats unless they are shared."""
 
+    # A learner may also have `wants_final(config)`, whether it learns from what the last step of an episode led to;
+    # `as_itself(config, games, group)`, which seats of which games it does not leave to other selves of it while it learns; and
+    # `among_equals(state)`, itself without those.
+
 
 def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game) -> None:
     """Refuse what cannot work, before anything is compiled."""

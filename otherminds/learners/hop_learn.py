@@ -1,0 +1,205 @@
+"""What HOP learns beside its policy: what partners do and are after, and what a step leads to. And how well it foresaw them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from otherminds import foresight, world_model
+from otherminds.foresight import Foresight, Happened, Watched
+from otherminds.games.ego import to_ego
+from otherminds.learners.base import adam, between
+from otherminds.learners.hop_play import OWN, foresees
+from otherminds.losses import masked_mean
+from otherminds.types import Trajectory
+from otherminds.world_model import Step, WorldModel
+
+
+def to_egos(x: Array, seats: Int[Array, " G"], axis: int = -1) -> Array:
+    """`to_ego` for each of several seats, which are an axis before that of all seats."""
+    return jax.vmap(lambda seat: to_ego(x, seat, axis), out_axes=x.ndim + axis)(seats)
+
+
+def think_again(state: Any, rows: Trajectory) -> Any:
+    """What was thought at each row and after the last, [T + 1, E, G], by the minds as they were."""
+    assert rows.start is not None
+    assert rows.everyone is not None
+    thoughts, lasting = rows.memory.episode[1], rows.memory.lasting[1]
+    steps, _, group = rows.present.shape
+    if not foresees(state.config):
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (steps + 1, *leaf.shape)), thoughts)
+
+    def timeline(start: Array, each: Array) -> Array:
+        """What led to each moment, [T + 1, E, G, A]."""
+        return to_egos(jnp.concatenate([start[None], each]), rows.seat)
+
+    first, meeting = (
+        jnp.concatenate([a, b[None]]) for a, b in ((rows.first, rows.last.first), (rows.meeting, rows.last.meeting))
+    )
+    happened = Happened(
+        action=timeline(rows.start.action, rows.everyone.action),
+        goal_reached=timeline(rows.start.goal_reached, rows.everyone.goal_reached),
+        first=jnp.broadcast_to(first[..., None], (*first.shape, group)),
+    )
+    seen = jnp.concatenate([rows.observation, rows.last.observation[None]])
+
+    def one(mind: Foresight, *parts: Any) -> Any:
+        return foresight.through(mind, *parts)[0]
+
+    again = jax.vmap(one, (None if state.config.share else 0, 1, 1, 2, 2, None, 0), 2)
+    return again(state.mind, thoughts, lasting, seen, happened, meeting, rows.seat)
+
+
+def learn_of_partners(
+    state: Any, rows: Trajectory, returns: Float[Array, "T E G"], key: PRNGKeyArray
+) -> tuple[Foresight, Any, dict[str, Float[Array, " G"]]]:
+    """Opponent model and goals, from what partners did in some of the games."""
+    assert rows.everyone is not None
+    config, seats = state.config, rows.seat
+    steps, games, group = rows.present.shape
+    order_key, loss_key = jax.random.split(key)
+    wanted = min(config.foresight_games, games)
+    parts = 2 if wanted % 2 == 0 else 1
+    chosen = jax.random.permutation(order_key, games)[:wanted].reshape(parts, -1)
+    rate = between(config.goals.learning_rate, 0.1 * config.goals.learning_rate, state.updates, state.planned)
+    progress = jnp.clip(state.updates / jnp.maximum(state.planned, 1), 0.0, 1.0)
+    everyone, own = rows.everyone, None if config.share else 0
+    transform = adam(config.max_gradient)
+
+    def watched(at: Int[Array, " n"]) -> dict[str, Array]:
+        """The fields of `Watched` for every seat, [T, n, G, ...]."""
+        return dict(
+            observation=rows.observation[:, at],
+            action=to_egos(everyone.action[:, at], seats),
+            reward=to_egos(everyone.reward[:, at], seats),
+            goal_reached=to_egos(everyone.goal_reached[:, at], seats),
+            first=jnp.broadcast_to(rows.first[:, at, None], (steps, len(at), group)),
+            worth=returns[:, at],
+            ego=rows.seat,
+        )
+
+    axes = {field.name: 0 if field.name == "ego" else 2 for field in dataclasses.fields(Watched)}
+
+    def step(carry: tuple[Any, Any], part: tuple[Array, Array]) -> tuple[tuple[Any, Any], dict[str, Array]]:
+        (mind, optimiser), (at, key) = carry, part
+        start, lasting = jax.tree.map(lambda leaf: leaf[at], (rows.memory.episode[1], rows.memory.lasting[1]))
+
+        def loss(mind: Foresight) -> tuple[Array, dict[str, Array]]:
+            def one(mind: Foresight, rows: dict[str, Array], start: Any, lasting: Any) -> Any:
+                return mind.losses(Watched(**rows), start, lasting, key, progress)
+
+            total, terms = jax.vmap(one, (own, axes, 1, 1))(mind, watched(at), start, lasting)
+            return total.mean() if config.share else total.sum(), terms
+
+        gradient, terms = jax.grad(loss, has_aux=True)(mind)
+        moves, optimiser = _moves(transform, gradient, optimiser, config.share)
+        mind = jax.tree.map(lambda old, move: old - rate * move, mind, moves)
+        return (mind, optimiser), terms
+
+    keys = jax.random.split(loss_key, parts)
+    (mind, optimiser), terms = jax.lax.scan(step, (state.mind, state.mind_optimiser), (chosen, keys))
+    return mind, optimiser, {name: term.mean(0) for name, term in terms.items()}
+
+
+def _moves(transform: optax.GradientTransformation, gradient: Any, optimiser: Any, share: bool) -> tuple[Any, Any]:
+    """Steps of an optimiser, of each seat by itself."""
+    if share:
+        return transform.update(gradient, optimiser)
+    return jax.vmap(lambda gradient, optimiser: transform.update(gradient, optimiser))(gradient, optimiser)
+
+
+def learn_of_world(state: Any, rows: Trajectory, key: PRNGKeyArray) -> tuple[WorldModel, Any, dict[str, Float[Array, " G"]]]:
+    """The world model, from some of the steps at which each seat was there."""
+    assert rows.everyone is not None
+    assert rows.final_observation is not None
+    config, settings, game = state.config, state.config.world_model, state.game
+    steps, games, group = rows.present.shape
+    batch = min(settings.batch, steps * games)
+    count = max(1, min(config.model_rows, steps * games) // batch)
+    present = rows.present.reshape(-1, group)
+    luck = jax.random.uniform(key, present.shape[:1])[:, None]  # the same for all seats: none is special
+    order = jnp.argsort(luck + ~present, 0)[: count * batch].T  # [G, rows], the present first
+    joint = to_egos(rows.everyone.action, rows.seat)
+    rate = between(settings.learning_rate, 0.1 * settings.learning_rate, state.updates, state.planned)
+    own, transform = None if config.share else 0, adam(config.max_gradient)
+
+    final = rows.final_observation
+
+    def picked(x: Array, at: Int[Array, "G n"]) -> Array:
+        """[T, E, G, ...] as [G, n, ...]."""
+        return jax.vmap(lambda own, at: own[at], (1, 0))(x.reshape(steps * games, *x.shape[2:]), at)
+
+    def taken(at: Int[Array, "G n"]) -> dict[str, Array]:
+        """The fields of `Step` for every seat, [G, n, ...]."""
+        return dict(
+            observation=picked(rows.observation, at),
+            action=picked(joint, at),
+            next_observation=picked(final, at),
+            target=picked(rows.reward, at),
+            end=picked(rows.terminated, at),
+            present=picked(rows.present, at),
+            ego=jnp.broadcast_to(rows.seat[:, None], at.shape),
+        )
+
+    def step(carry: tuple[Any, Any], at: Int[Array, "G n"]) -> tuple[tuple[Any, Any], dict[str, Array]]:
+        model, optimiser = carry
+
+        def loss(model: WorldModel) -> tuple[Array, dict[str, Array]]:
+            total, terms = jax.vmap(lambda model, steps: world_model.losses(model, settings, Step(**steps)), (own, 0))(
+                model, taken(at)
+            )
+            return total.mean() if config.share else total.sum(), terms
+
+        gradient, terms = jax.grad(loss, has_aux=True)(model)
+        moves, optimiser = _moves(transform, gradient, optimiser, config.share)
+        return (jax.tree.map(lambda old, move: old - rate * move, model, moves), optimiser), terms
+
+    parts = order.reshape(group, count, batch).swapaxes(0, 1)
+    first = taken(parts[0])
+    seen = jax.vmap(lambda model, s: model(game.scaled(s["observation"]), s["action"], ego=s["ego"]), (own, 0))(
+        state.model, first
+    )
+    exact = jnp.abs(seen.observation(game) - game.scaled(first["next_observation"])) < 0.5
+    board = exact.reshape(*exact.shape[:2], -1).all(-1)
+    found = {"exact": masked_mean(board * 1.0, first["present"], 1)}
+    found["reward_mse"] = masked_mean((seen.reward - first["target"]) ** 2, first["present"], 1)
+    (model, optimiser), terms = jax.lax.scan(step, (state.model, state.model_optimiser), parts)
+    return model, optimiser, found | {name: term.mean(0) for name, term in terms.items()}
+
+
+def foresight_metrics(
+    state: Any, rows: Trajectory, thoughts: Any, own: Bool[Array, "T E G"], who: np.ndarray
+) -> dict[str, Float[Array, " G"]]:
+    """How well partners were foreseen as they were played, beside what anybody could do: in games of selves alone, and apart in
+    games of practice."""
+    assert rows.everyone is not None
+    expected = state.mind.foreseen(jax.tree.map(lambda leaf: leaf[:-1], thoughts))  # [T, E, G, P, actions]
+    action = to_egos(rows.everyone.action, rows.seat)
+    theirs = action[..., 1:]
+    truth = jnp.exp(to_egos(rows.everyone.logits, rows.seat, -2))[..., 1:, :]
+    seen = own[..., None] & (theirs >= 0)
+    log = jnp.log(jnp.maximum(expected, 1e-9))
+    chosen = jnp.take_along_axis(log, jnp.maximum(theirs, 0)[..., None], -1)[..., 0]
+    kinds = jax.nn.one_hot(jnp.where(seen, theirs, -1), expected.shape[-1])
+    plain = (who == OWN).all(1)
+    found = {}
+    for name, games in (("", plain), ("_practice", ~plain)):
+        if not games.any():
+            continue
+        at = np.flatnonzero(games)
+        where = seen[:, at]
+
+        def mean(x: Array, at: np.ndarray = at, where: Array = where) -> Float[Array, " G"]:
+            return jnp.where(where, x[:, at], 0.0).sum((0, 1, 3)) / jnp.maximum(where.sum((0, 1, 3)), 1)
+
+        found[f"foresight_cross_entropy{name}"] = mean(-chosen)
+        found[f"foresight_top_1{name}"] = mean((expected.argmax(-1) == theirs) * 1.0)
+        found[f"foresight_ceiling_cross_entropy{name}"] = mean(-(truth * jnp.log(jnp.maximum(truth, 1e-9))).sum(-1))
+        found[f"foresight_ceiling_top_1{name}"] = mean(truth.max(-1))
+        counts = kinds[:, at].sum((0, 1, 3))
+        found[f"foresight_floor_top_1{name}"] = counts.max(-1) / jnp.maximum(counts.sum(-1), 1)
+    return found

@@ -1,0 +1,378 @@
+"""HOP at play: the network of a seat, what it thinks of the others, who plays its seats while it learns, and its search."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
+
+from otherminds import planning
+from otherminds.config import HOP, require
+from otherminds.distributions import Categorical
+from otherminds.foresight import Foresight, Happened
+from otherminds.games.base import Game
+from otherminds.learners.base import SeatPolicy, open_memory, pack_memory
+from otherminds.networks import Conditioned, Dense, Trunk
+from otherminds.types import Action, Extras, Memory, View
+from otherminds.world_model import WorldModel
+
+EARLIER = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
+"""When other selves were taken, as shares of the run; the first has learned nothing."""
+OWN, MODEST = -1, len(EARLIER)
+KINDS = (0, MODEST, 3, MODEST, 0, MODEST, 5, MODEST)
+"""Who the three are that one seat meets alone, game after game."""
+
+
+WANTS = 2  # its own, or a modest self's
+
+
+class ActorCritic(eqx.Module):
+    """One seat's network: what to do and what the moment is worth, given what is seen and what is told beside it."""
+
+    trunk: Trunk
+    reads: Conditioned
+    actor: Dense
+    critic: Dense
+    allowed: Dense | None  # which moves are legal, for planning where nobody says so
+
+    @staticmethod
+    def make(config: HOP, game: Game, told: int, random: np.random.Generator) -> "ActorCritic":
+        shape, hidden = game.observation_shape, config.hidden
+        trunk = Trunk.make(random, shape, hidden, config.activation, config.channels, config.core, config.core_size)
+        kind = "generated" if config.actor == "generated" else "concat"
+        allowed = Dense.make(random, hidden[-1], game.actions, 0.01) if config.parts.model == "learned" else None
+        return ActorCritic(
+            trunk,
+            Conditioned.make(random, trunk.features, told, hidden[-1], kind),
+            Dense.make(random, hidden[-1], WANTS * game.actions, 0.01),
+            Dense.make(random, hidden[-1], WANTS, 1.0),
+            allowed,
+        )
+
+    @property
+    def memory(self) -> int:
+        return self.trunk.memory
+
+    def step(self, memory: Array, observation: Array, told: Array, present: Array) -> tuple[Array, Array, Array, Array]:
+        """(memory after it, raw logits, value, logits of which moves are legal) of one moment; any leading axes."""
+        memory, features = self.trunk.step(memory, observation, present)
+        return memory, *self._said(features, told)
+
+    def through(
+        self, memory: Array, observation: Array, told: Array, fresh: Array, present: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        """The same of moments in a row, with time as the first axis."""
+        memory, features = self.trunk.through(memory, observation, fresh, present)
+        return memory, *self._said(features, told)
+
+    def _said(self, features: Array, told: Array) -> tuple[Array, Array, Array]:
+        """Selves with other wants have heads of their own: what one is sure of would leave the other no choice."""
+        read, modest = self.reads(features, told[..., :-1]), told[..., -1:] > 0
+        raws = jnp.split(self.actor(read), WANTS, -1)
+        raw, value = jnp.where(modest, raws[1], raws[0]), self.critic(read)
+        allowed = jnp.full(raw.shape, 1.0) if self.allowed is None else self.allowed(jax.lax.stop_gradient(read))
+        return raw, jnp.where(modest[..., 0], value[..., 1], value[..., 0]), allowed
+
+
+def foresees(config: HOP) -> bool:
+    """Whether partners are modelled at all."""
+    return config.parts.goals != "none" or config.parts.model != "none"
+
+
+def practises(config: HOP, group: int) -> bool:
+    """Whether some seats are played by other selves at times."""
+    return config.practice > 0 and group > 1
+
+
+def cast(games: int, group: int, practice: float) -> np.ndarray:
+    """Who plays each seat of each game, [games, group]: OWN, MODEST, or one of the EARLIER selves.
+
+    In every other game of practice one seat meets partners of one kind; in the rest everybody is drawn.
+    """
+    who = np.full((games, group), OWN)
+    random = np.random.default_rng(0)
+    for number, game in enumerate(range(games - int(games * practice), games)):
+        turn, drawn = divmod(number, 2)
+        if drawn:
+            others = random.choice(KINDS, group)
+            who[game] = np.where(random.random(group) < 0.5, OWN, others)
+        else:
+            who[game] = KINDS[turn // group % len(KINDS)]
+            who[game, turn % group] = OWN
+    return who
+
+
+class Moments(eqx.Module):
+    """What a search starts from, in C games for each seat: what is seen, thought, and made of it."""
+
+    observation: Num[Array, "G C ..."]
+    present: Bool[Array, "G C A"]
+    legal: Bool[Array, "G C actions"]
+    thoughts: Any
+    held: Float[Array, "G C memory"]
+    told: Float[Array, "G C told"]
+    logits: Float[Array, "G C actions"]
+    value: Float[Array, "G C"]
+
+
+class HopPolicy(SeatPolicy):
+    """The networks of G seats at play, with what they think of the others in their memory."""
+
+    mind: Foresight = eqx.field(kw_only=True)
+    model: WorldModel | None = eqx.field(kw_only=True)
+    earlier: ActorCritic | None = eqx.field(kw_only=True)
+    begun: Bool[Array, ""] = eqx.field(kw_only=True)  # whether beliefs and search count yet
+    training: bool = eqx.field(static=True, kw_only=True)
+    searching: bool = eqx.field(static=True, default=True)
+    elsewhere: Bool[Array, "E G"] | None = None  # seats of games that somebody else plays: nothing is searched there
+    room: float = eqx.field(static=True, default=1.0)  # at play, in which share of its games a seat searches at most
+
+    def without_noise(self) -> "HopPolicy":
+        """As itself in every game, searching as at play."""
+        return dataclasses.replace(self, earlier=None, training=False)
+
+    def without_search(self) -> "HopPolicy":
+        return dataclasses.replace(self, searching=False)
+
+    def sparing(self, elsewhere: Bool[Array, "E G"], room: float) -> "HopPolicy":
+        """The same, which leaves these seats of its games to others."""
+        return dataclasses.replace(self, elsewhere=elsewhere, room=room)
+
+    def foreseen(self, memory: Memory) -> Float[Array, "E G P actions"] | None:
+        """What each partner is expected to do now; None if nobody models them."""
+        return self.mind.foreseen(memory.episode[1]) if foresees(self.config) else None
+
+    def belief(self, memory: Memory) -> Float[Array, "E G P codes"] | None:
+        """What each partner is believed to be after; None where goals are no codes."""
+        belief = getattr(memory.episode[1], "belief", None)
+        return belief if self.config.parts.goals != "none" else None
+
+    def misled(self, memory: Memory) -> Float[Array, "E G P actions"] | None:
+        """As `foreseen`, with every belief about another goal than it is about; None where goals are no codes."""
+        if self.belief(memory) is None:
+            return None
+        thoughts = memory.episode[1]
+        return self.mind.foreseen(eqx.tree_at(lambda t: t.belief, thoughts, jnp.roll(thoughts.belief, 1, -1)))
+
+    def of(self, place: int) -> "HopPolicy":
+        if self.config.share:
+            return dataclasses.replace(self, earlier=None, group=1)
+        parts = (self.network, self.scale, self.mind, self.model)
+        network, scale, mind, model = jax.tree.map(lambda leaf: leaf[place : place + 1], parts)
+        return dataclasses.replace(self, network=network, scale=scale, mind=mind, model=model, earlier=None, group=1)
+
+    def check(self, game: Game, seats: tuple[int, ...]) -> None:
+        super().check(game, seats)
+        require(game.seats == self.game.seats, f"a policy that models {self.game.seats} players cannot play with {game.seats}")
+
+    def initial_memory(self) -> Memory:
+        thoughts, lasting = _of_one(self.mind, self.config.share).opened()
+        many = lambda leaf: jnp.broadcast_to(leaf, (self.group, *leaf.shape))  # noqa: E731
+        own = pack_memory(jnp.zeros((self.group, self.network.memory)), self.config)
+        return Memory((own.episode, jax.tree.map(many, thoughts)), (own.lasting, jax.tree.map(many, lasting)))
+
+    def conclude(self, view: View, memory: Memory) -> Memory:
+        happened = Happened(view.action, view.goal_reached, jnp.broadcast_to(view.first[:, None], view.reward.shape))
+        (own, thoughts), (lasting_own, lasting) = memory.episode, memory.lasting
+        conclude = self._each(lambda mind, *rows: mind.conclude(*rows), 1, 1, 1)
+        thoughts, lasting = conclude(self.mind, thoughts, lasting, happened)
+        return Memory((own, thoughts), (lasting_own, lasting))
+
+    def act(self, view: View, memory: Memory, key: PRNGKeyArray) -> tuple[Action, Memory, Extras]:
+        (own, thoughts), (lasting_own, lasting) = memory.episode, memory.lasting
+        games = len(view.first)
+        search_key, action_key = jax.random.split(key)
+        if foresees(self.config):
+            thoughts = self._each(_think, 1, 1, None, 1, 0)(self.mind, thoughts, lasting, view.first, view.observation, view.seat)
+        who = self._cast(games)
+        told = self._told(thoughts, who)
+        held = open_memory(Memory(own, lasting_own), self.config)
+        seen = self.game.scaled(view.observation)
+        step = self._each(ActorCritic.step, 1, 1, 1, 1)
+        after, raw, value, _ = step(self.network, held, seen, told, view.present[..., 0])
+        logits, value = Categorical.masked(raw, view.legal), self.scale.restore(value)
+        packed = pack_memory(after, self.config)
+        memory = Memory((packed.episode, thoughts), (packed.lasting, lasting))
+        played = self._as_others(who, logits, held, seen, told, view)
+        if self.config.parts.search and self.searching:
+            played = self._after_search(played, view, thoughts, held, told, logits, value, who, search_key)
+        action = Categorical.mode(played) if self.best_only else Categorical.sample(played, action_key)
+        goal = jnp.full(value.shape, -1, jnp.int32)
+        return action, memory, Extras(logits=played, policy_logits=logits, value=value, goal=goal)
+
+    def _each(self, function: Any, *axes: int | None) -> Any:
+        """`function(module, *arrays)` for every seat; `axes` say where seats stand, results have them on axis 1."""
+        return jax.vmap(function, (None if self.config.share else 0, *axes), 1)
+
+    def _cast(self, games: int) -> np.ndarray:
+        practice = self.config.practice if self.training and self.earlier is not None else 0.0
+        return cast(games, self.group, practice)
+
+    def _told(self, thoughts: Any, who: np.ndarray) -> Float[Array, "E G told"]:
+        return tell(self.mind, thoughts, self.begun, jnp.asarray(who == MODEST))
+
+    def _as_others(
+        self, who: np.ndarray, logits: Array, held: Array, seen: Array, told: Array, view: View
+    ) -> Float[Array, "E G actions"]:
+        """What is played where seats are played by earlier selves: their policies, in the games they are in."""
+        if self.earlier is None or not self.training:
+            return logits
+        for k in range(len(EARLIER)):
+            games = np.flatnonzero((who == k).any(1))
+            if not len(games):
+                continue
+            network = jax.tree.map(lambda leaf, k=k: leaf[k], self.earlier)
+            rows = [x[games] for x in (held, seen, told, view.present[..., 0])]
+            raw = self._each(ActorCritic.step, 1, 1, 1, 1)(network, *rows)[1]
+            theirs = Categorical.masked(raw, view.legal[games])
+            logits = logits.at[games].set(jnp.where(jnp.asarray(who[games] == k)[..., None], theirs, logits[games]))
+        return logits
+
+    # --- search ---
+
+    def _after_search(
+        self,
+        played: Float[Array, "E G actions"],
+        view: View,
+        thoughts: Any,
+        held: Array,
+        told: Array,
+        logits: Float[Array, "E G actions"],
+        value: Float[Array, "E G"],
+        who: np.ndarray,
+        key: PRNGKeyArray,
+    ) -> Float[Array, "E G actions"]:
+        """What is played after a search, in the games and seats that are searched; elsewhere as it was."""
+        search, games = self.config.search, len(view.first)
+        share = search.share if self.training else search.play_share
+        chosen = np.arange(0, games, max(1, round(1 / share))) if share > 0 else np.arange(0)
+        if not len(chosen):
+            return played
+        room = max(1, int(np.ceil(len(chosen) * (search.capacity if self.training else self.room))))
+        wanted = view.present[chosen, :, 0] & jnp.asarray(who[chosen] == OWN)
+        if self.elsewhere is not None:
+            wanted &= ~self.elsewhere[chosen]
+        rows = jax.vmap(lambda one: planning.gathered(one, room), 1)(wanted)  # [G, room]
+        place = jnp.concatenate([jnp.asarray(chosen), jnp.array([games])])[jnp.minimum(rows, len(chosen))]
+
+        def pick(x: Array) -> Array:
+            """[E, G, ...] as [G, room, ...]; rows past the end repeat the last game and are thrown away."""
+            return jax.vmap(lambda own, at: own[jnp.minimum(at, games - 1)], (1, 0))(x, place)
+
+        def found(_: None) -> Array:
+            moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value)
+            return self.planned(jax.tree.map(pick, moments), view.seat, key)
+
+        def nothing(_: None) -> Array:
+            return pick(played)
+
+        better = jax.lax.cond(self.begun, found, nothing, None)  # [G, room, actions]
+        put = lambda old, new, at: old.at[at].set(new, mode="drop")  # noqa: E731
+        return jax.vmap(put, (1, 0, 0), 1)(played, better, place)
+
+    def planned(self, now: Moments, seat: Int[Array, " G"], key: PRNGKeyArray) -> Float[Array, "G C actions"]:
+        """Logits of what is played after a search from each of these moments."""
+        found, root, spread = self.searched(now, seat, key)
+        return planning.decided(found, root, self.config.search, spread).reshape(now.legal.shape)
+
+    def searched(
+        self, now: Moments, seat: Int[Array, " G"], key: PRNGKeyArray
+    ) -> tuple[planning.Found, planning.Root, Float[Array, " n"]]:
+        """(what the search found, the moments as rows of seats and games, how far values spread there)."""
+        search, config, game = self.config.search, self.config, self.game
+        samples = search.samples if self.training else search.play_samples
+        simulations = search.simulations if self.training else search.play_simulations
+        group, room = now.value.shape
+        goal_key, tree_key = jax.random.split(key)
+        own = 0 if not config.share else None
+
+        def rows(x: Array) -> Array:
+            return x.reshape(group * room, *x.shape[2:])
+
+        def by_seat(function: Any, modules: Any, *arrays: Array, ego: bool = False) -> Any:
+            """`function(module, *arrays)` of trees [samples seats games], for every seat by its own module."""
+
+            def split(x: Array) -> Array:
+                return jnp.moveaxis(x.reshape(samples, group, room, *x.shape[1:]), 1, 0).reshape(
+                    group, samples * room, *x.shape[1:]
+                )
+
+            def join(x: Array) -> Array:
+                apart = jnp.moveaxis(x.reshape(group, samples, room, *x.shape[2:]), 0, 1)
+                return apart.reshape(samples * group * room, *x.shape[2:])
+
+            extra, extra_axes = ((seat,), (0,)) if ego else ((), ())
+            mapped = jax.vmap(function, (own, *(0 for _ in arrays), *extra_axes))
+            return jax.tree.map(join, mapped(modules, *map(split, arrays), *extra))
+
+        many = lambda x: jnp.concatenate([rows(x)] * samples)  # noqa: E731
+        mean, spread = (jnp.broadcast_to(x, (group,)) for x in (self.scale.mean, self.scale.spread))
+        mean, spread = (jnp.broadcast_to(x[:, None], (group, room)).reshape(-1) for x in (mean, spread))
+        told_many, held_many = many(now.told), many(now.held)
+        there = jnp.ones(len(told_many), bool)
+
+        def judge(seen: Array) -> tuple[Array, Array, Array]:
+            _, raw, worth, allowed = by_seat(ActorCritic.step, self.network, held_many, game.scaled(seen), told_many, there)
+            return raw, worth * jnp.concatenate([spread] * samples) + jnp.concatenate([mean] * samples), allowed > 0
+
+        tilt = self._tilt(now) if search.optimism else None
+        many_thoughts = jax.tree.map(many, now.thoughts)
+        goals = self._drawn(many_thoughts, None if tilt is None else many(tilt), goal_key)
+
+        def foresee(each: Array) -> Array:
+            return by_seat(lambda mind, views, goal, ego: mind.given(views, goal, ego), self.mind, each, goals, ego=True)
+
+        world: Any = planning.Simulator(game)
+        if config.parts.model == "learned":
+            world = planning.Learned(
+                lambda seen, action, ego: by_seat(
+                    lambda model, *parts: model(parts[0], parts[1], ego=parts[2]), self.model, seen, action, ego
+                ),
+                game,
+            )
+        seats = jnp.broadcast_to(seat[:, None], (group, room))
+        root = planning.Root(*(rows(x) for x in (now.observation, seats, now.present, now.legal, now.logits, now.value)))
+        found = planning.search(
+            *(world, judge, foresee, root, tree_key, search),
+            simulations=simulations,
+            samples=samples,
+            discount=config.discount,
+        )
+        return found, root, spread
+
+    def _drawn(self, thoughts: Any, tilt: Array | None, key: PRNGKeyArray) -> Array:
+        return _of_one(self.mind, self.config.share).drawn(thoughts, tilt, key)
+
+    def _tilt(self, now: Moments) -> Float[Array, "G C P codes"]:
+        """κ times what it would be worth to us if a partner were after each code, in units of how far values spread."""
+        partners, codes = now.thoughts.belief.shape[-2:]
+        there, seen = jnp.ones(now.value.shape, bool), self.game.scaled(now.observation)
+        step = jax.vmap(ActorCritic.step, (None if self.config.share else 0, 0, 0, 0, 0))
+        worth = []
+        for place in range(partners * codes):
+            partner, code = divmod(place, codes)
+            sure = jnp.broadcast_to(jax.nn.one_hot(code, codes), (*there.shape, codes))
+            other = now.told.at[..., partner * codes : (partner + 1) * codes].set(sure)
+            worth.append(step(self.network, now.held, seen, other, there)[2])
+        found = jnp.stack(worth, -1).reshape(*there.shape, partners, codes)
+        return self.config.search.optimism * found
+
+
+def _of_one(mind: Foresight, share: bool) -> Foresight:
+    """A mind without its axis of seats, for what does not depend on its parameters."""
+    return mind if share else jax.tree.map(lambda leaf: leaf[0], mind)
+
+
+def _think(mind: Foresight, thoughts: Any, lasting: Any, first: Array, observation: Array, ego: Array) -> Any:
+    look: Any = mind.look(observation, ego)
+    return mind.think(thoughts, lasting, first, look, ego)
+
+
+def tell(mind: Foresight, thoughts: Any, begun: Array, modest: Array) -> Float[Array, "*n told"]:
+    """What the policy is told beside what it sees: what is believed of the others, once beliefs are worth anything, and whether
+    it is modest."""
+    believed = mind.told(thoughts) * begun
+    return jnp.concatenate([believed, jnp.broadcast_to(modest, believed.shape[:-1])[..., None] * 1.0], -1)

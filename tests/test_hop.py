@@ -1,0 +1,196 @@
+"""Every preset plays and learns with all of its parts; each test guards something that broke silently in an earlier system."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from otherminds import make
+from otherminds.config import PRESETS, BadInput, Sizes, Train
+from otherminds.games.ego import view
+from otherminds.learners import hop
+from otherminds.learners.hop_play import EARLIER, KINDS, MODEST, OWN, cast
+from otherminds.rollout import collect, draw_bank, start
+from otherminds.types import Seated, of_seats
+
+from small_runs import SMALL_HOP
+
+SIZES = Sizes(parallel=16, rollout=6, epochs=1, minibatches=2, updates=10)
+BOARD = "stag_hunt?height=3&width=3&hares=2&players=3&horizon=9"
+SPREAD = "jaxmarl:MPE_simple_spread_v3"
+
+
+def settings(preset, **options):
+    return dataclasses.replace(SMALL_HOP, preset=preset, **options)
+
+
+def played(preset, game_id=BOARD, sizes=SIZES, warm_up=7, seats=None, **options):
+    """(state, rows of its seats, play after them)."""
+    game = make(game_id)
+    seats = tuple(range(game.seats)) if seats is None else seats
+    state = hop.init(settings(preset, **options), sizes, game, seats, jax.random.key(0))
+
+    @jax.jit
+    def roll(state, key):
+        policies = (Seated(hop.policy(state), seats),)
+        play = start(game, policies, sizes.parallel, key, draw_bank(game, key, 64))
+        play = collect(game, policies, play, warm_up)[0]
+        memory = play.memories[0]
+        play, rows = collect(game, policies, play, sizes.rollout, final=hop.wants_final(state.config) or game.truncates)
+        return of_seats(rows, seats, memory), play
+
+    rows, play = roll(state, jax.random.key(1))
+    return state, rows, play
+
+
+def update(state, rows, seed=2):
+    return jax.jit(hop.update)(state, rows, jax.random.key(seed))
+
+
+@pytest.mark.parametrize(
+    ("preset", "game"),
+    [*((preset, BOARD) for preset in PRESETS if preset != "hop_plus_no_inter"), ("hop_plus_no_goal", SPREAD), ("omg", SPREAD)],
+)
+def test_every_preset_moves_every_parameter_of_every_seat(preset, game):
+    """A part that is switched on once got no gradient, in one seat of four or in all."""
+    state, rows, _ = played(preset, game, warm_up=24 if game == SPREAD else 7)  # so that an episode begins in the rows
+    after, metrics = update(state, rows)
+    assert all(np.isfinite(value).all() for value in metrics.values())
+    assert metrics["first_ratio_error"].max() < 1e-4
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    still = []
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(hop.trainable(state)), jax.tree.leaves(hop.trainable(after)), strict=True
+    ):
+        moved = np.asarray(old != new).reshape(len(state.seats), -1).any(-1)
+        still += [jax.tree_util.keystr(path)] if old.size and not moved.all() else []
+    assert still == []
+
+
+def test_thinking_again_is_what_was_thought():
+    """Learning must see the beliefs that were played by: they are not stored but thought again, across episodes and meetings."""
+    state, rows, _ = played("hop_plus_no_model", practice=0.0)
+    again = hop.think_again(state, rows)
+    game, policy = state.game, hop.policy(state)
+    policies = (Seated(policy, state.seats),)
+    play = start(game, policies, SIZES.parallel, jax.random.key(1), draw_bank(game, jax.random.key(1), 64))
+    play = jax.jit(lambda play: collect(game, policies, play, 7)[0])(play)
+    step = jax.jit(lambda play: collect(game, policies, play, 1)[0])
+    for row in range(SIZES.rollout):
+        play = step(play)
+        then, now = play.memories[0].episode[1], jax.tree.map(lambda leaf, row=row: leaf[row], again)
+        np.testing.assert_allclose(then.belief, now.belief, atol=1e-5)
+        np.testing.assert_array_equal(then.reached, now.reached)
+
+
+def test_searched_moves_teach_by_what_was_found_and_others_by_what_they_returned():
+    state, rows, _ = played("hop", practice=0.0)
+    searched = np.asarray((rows.behaviour_logits != rows.policy_logits).any(-1))
+    games = np.flatnonzero(searched.any((0, 2)))
+    assert set(games) <= set(range(0, SIZES.parallel, 2))  # share 0.5
+    assert searched.any()
+    assert not searched[~np.asarray(rows.present)].any()
+    metrics = update(state, rows)[1]
+    assert (metrics["search_loss"] > 0).all()
+    none = dataclasses.replace(rows, behaviour_logits=rows.policy_logits)
+    assert float(jnp.abs(update(state, none)[1]["search_loss"]).max()) == 0
+
+
+def test_nothing_is_searched_before_its_time():
+    late = dataclasses.replace(SMALL_HOP.search, begin=0.5)
+    _, rows, _ = played("hop", practice=0.0, search=late)
+    np.testing.assert_array_equal(rows.behaviour_logits, rows.policy_logits)
+
+
+def test_other_selves_play_some_seats_and_their_moves_teach_the_policy_nothing():
+    who = cast(64, 4, 0.5)
+    assert (who[:32] == OWN).all()
+    alone = who[32::2]
+    assert ((alone == OWN).sum(1) == 1).all()
+    assert {OWN, MODEST, 0} <= set(who.ravel())
+    assert len(set(map(tuple, (alone == OWN).tolist()))) == 4  # every seat in turn
+    assert set(who.ravel()) - {OWN} <= set(KINDS)
+    state, rows, _ = played("no_goal")
+    there = cast(SIZES.parallel, 3, 0.5)
+    others = jnp.asarray((there != OWN) & (there != MODEST))[None, :, :]
+    assert bool((rows.behaviour_logits != rows.policy_logits).any()) is False  # at first all selves are the same
+    garbled = dataclasses.replace(
+        rows, value=jnp.where(others, 99.0, rows.value), action=jnp.where(others, (rows.action + 1) % 7, rows.action)
+    )
+    for left, right in zip(jax.tree.leaves(update(state, rows)), jax.tree.leaves(update(state, garbled)), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_earlier_selves_are_kept_at_their_time():
+    state, rows, _ = played("no_goal", sizes=dataclasses.replace(SIZES, updates=64))
+    assert EARLIER[1] * 64 == 1
+    first = update(state, rows)[0]
+    same = lambda a, b: all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))  # noqa: E731
+    kept = lambda state, k: jax.tree.map(lambda leaf: leaf[k], state.earlier)  # noqa: E731
+    assert same(kept(first, 1), first.network)
+    assert same(kept(first, 0), state.network)
+    assert same(kept(first, 2), state.network)
+
+
+def test_a_modest_self_finds_large_rewards_worth_nothing():
+    state, rows, _ = played("no_goal", practice=1.0)
+    modest = jnp.asarray(cast(SIZES.parallel, 3, 1.0) == MODEST)[None]
+    paid = dataclasses.replace(rows, reward=jnp.where(rows.present, 5.0, 0.0).at[0].set(1.0))
+    more = dataclasses.replace(paid, reward=jnp.where(modest & (paid.reward > 2.5), 4.9, paid.reward))
+    left, right = update(state, paid)[0], update(state, more)[0]
+    for a, b in zip(jax.tree.leaves(left.network), jax.tree.leaves(right.network), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("preset", ["hop", "hop_plus"])
+def test_one_seat_of_a_policy_plays_as_it_did_in_its_group(preset):
+    state, _, play = played(preset, practice=0.0)
+    whole = hop.policy(state).without_noise().without_search().greedy()
+    seats = state.seats
+    action, _, extras = whole.step(view(play.now, seats), play.memories[0], jax.random.key(0))
+    for seat in seats:
+        memory = jax.tree.map(lambda leaf, seat=seat: leaf[:, seat : seat + 1], play.memories[0])
+        alone = whole.of(seat).step(view(play.now, (seat,)), memory, jax.random.key(0))
+        np.testing.assert_array_equal(alone[0][:, 0], action[:, seat])
+        np.testing.assert_allclose(alone[2].policy_logits[:, 0], extras.policy_logits[:, seat], atol=1e-5)
+
+
+def test_at_play_every_move_is_searched_and_without_search_none():
+    state, _, play = played("hop", practice=0.0)
+    policy = hop.policy(state).without_noise()
+    for one, share in ((policy, 1.0), (policy.without_search(), 0.0)):
+        extras = one.step(view(play.now, state.seats), play.memories[0], jax.random.key(0))[2]
+        searched = np.asarray((extras.logits != extras.policy_logits).any(-1))[np.asarray(play.now.present)]
+        choices = np.asarray(play.now.legal.sum(-1))[np.asarray(play.now.present)] > 1
+        assert searched[choices].mean() == share
+
+
+@pytest.mark.parametrize(
+    ("preset", "game", "words"),
+    [
+        ("hop", "jaxmarl:MPE_simple_spread_v3", "names none: --seats hop_plus"),
+        ("direct_om", "stag_hunt-4x4-4h1s?view=2", "--seats hop_plus_no_goal"),
+        ("hop_plus_no_model", "pettingzoo:butterfly.knights_archers_zombies", "stepped on the host: --seats hop_plus"),
+        ("hop_plus", "jaxmarl:MPE_simple_spread_v3?action_type=continuous", "discrete actions"),
+    ],
+)
+def test_presets_that_a_game_cannot_serve_are_refused_with_one_that_works(preset, game, words):
+    with pytest.raises(BadInput, match=words):
+        hop.check(Train().of(preset), SIZES, make(game))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("simulations", 0), ("share", 1.5), ("capacity", 0.0), ("sharpness", -1.0), ("optimism", float("inf"))]
+)
+def test_searches_that_cannot_work_are_refused(option, value):
+    config = settings("hop", search=dataclasses.replace(SMALL_HOP.search, **{option: value}))
+    with pytest.raises(BadInput, match=option):
+        hop.check(config, SIZES, make("stag_hunt-4x4-4h1s"))
+
+
+def test_optimism_tilts_the_goals_that_are_drawn():
+    eager = dataclasses.replace(SMALL_HOP.search, optimism=5.0)
+    _, rows, _ = played("hop", practice=0.0, search=eager)
+    assert (np.asarray(rows.behaviour_logits) != np.asarray(rows.policy_logits)).any()
