@@ -383,10 +383,6 @@ class HOP(Network):
     """Games of an update from which opponent model and goals learn, in two parts."""
     model_rows: int = 1024
     """Steps of each seat in an update from which the world model learns, in parts of `world_model.batch`."""
-    warm_goals: str | None = None
-    """A fit of goals (or, without goals, of an opponent model) to start from: a name under runs/, or a path."""
-    warm_model: str | None = None
-    """A fit of a world model to start from."""
     search: Search = field(default_factory=Search)
 
     @property

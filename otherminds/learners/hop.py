@@ -79,7 +79,6 @@ def init(config: HOP, sizes: Sizes, game: Game, seats: tuple[int, ...], key: PRN
         return network, mind, model
 
     network, mind, model = made(0) if config.share else stack([made(seat) for seat in seats])
-    mind, model = _warm(config, game, len(seats), mind, model)
     start = adam(config.max_gradient).init
     start = start if config.share else jax.vmap(start)
     earlier = None
@@ -102,10 +101,6 @@ def init(config: HOP, sizes: Sizes, game: Game, seats: tuple[int, ...], key: PRN
         game=game,
         seats=seats,
     )
-
-
-def _warm(config: HOP, game: Game, group: int, mind: Foresight, model: WorldModel | None) -> tuple[Foresight, WorldModel | None]:
-    return mind, model
 
 
 def check(config: HOP, sizes: Sizes, game: Game) -> None:
