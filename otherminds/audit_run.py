@@ -66,6 +66,7 @@ def audit_run(run: Path, say: Callable[[str], None] = _to_stderr) -> Iterator[Ch
         yield _logged_reward(evidence)
         yield _present_steps(evidence)
         yield from _learner_checks(evidence)
+        yield from _liveness(evidence)
         yield _update_order(evidence)
         yield _evaluation_equals_training(evidence)
         yield _seed_behaviour(evidence)
@@ -526,6 +527,22 @@ def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
         return _none(name, "the policy hardly moves, or nothing was better than anything else")
     together = [sum(gains)] if state.config.share else [gain for gain, size in zip(gains, sizes, strict=True) if size >= MOVED]
     return Check(name, min(together) > 0, {"advantage_times_change_of_log_probability": together, "largest_change": max(sizes)})
+
+
+def _liveness(evidence: Evidence) -> Iterator[Check]:
+    """Every part that a learner has switched on changes what is played."""
+    play = evidence.carry.play
+    assert play is not None
+    for place, k in enumerate(evidence.active):
+        parts = getattr(evidence.setup.learners[k], "live_parts", None)
+        state = evidence.carry.learners[k]
+        if parts is None:
+            continue
+        suffix = f":{k + 1}" if len(evidence.active) > 1 else ""
+        seen = view(play.now, evidence.setup.groups[k].seats)
+        found = jax.jit(parts)(state, evidence.fresh[k], seen, play.memories[place], jax.random.key(0))
+        for name, change in found.items():
+            yield Check(f"liveness:{name}{suffix}", float(change) > MOVED, {"mean_change_of_probabilities": float(change)})
 
 
 def _update_order(evidence: Evidence) -> Check:

@@ -194,3 +194,25 @@ def test_optimism_tilts_the_goals_that_are_drawn():
     eager = dataclasses.replace(SMALL_HOP.search, optimism=5.0)
     _, rows, _ = played("hop", practice=0.0, search=eager)
     assert (np.asarray(rows.behaviour_logits) != np.asarray(rows.policy_logits)).any()
+
+
+@pytest.mark.parametrize("preset", ["hop", "hop_plus"])
+def test_every_part_that_is_switched_on_changes_what_is_played(preset):
+    """A generator was once built, and the plain actor was still called: curves identical, point by point."""
+    state, rows, play = played(preset, practice=0.0)
+    learned = update(state, rows)[0]
+    parts = jax.jit(hop.live_parts)
+    found = parts(learned, state, view(play.now, state.seats), play.memories[0], jax.random.key(0))
+    assert set(found) == {"goals", "search", "opponent_model"} | ({"world_model"} if preset == "hop_plus" else set())
+    counts = found.keys() if preset == "hop" else ("goals", "search")  # in a model that knows nothing yet nobody moves
+    assert all(float(found[name]) > 1e-6 for name in counts), found
+    deaf = dataclasses.replace(learned, network=_deaf(learned.network))
+    assert float(parts(deaf, state, view(play.now, state.seats), play.memories[0], jax.random.key(0))["goals"]) == 0
+
+
+def _deaf(network):
+    """The same without ears for what is believed."""
+    import equinox as eqx
+
+    heard = network.reads.base.weight.at[:, network.trunk.features :].set(0.0)
+    return eqx.tree_at(lambda n: n.reads.base.weight, network, heard)

@@ -43,10 +43,10 @@ from otherminds.learners.base import (
 )
 from otherminds.learners.hop_learn import foresight_metrics, learn_of_partners, learn_of_world, think_again
 from otherminds.learners.hop_play import EARLIER, MODEST, OWN, ActorCritic, HopPolicy, cast, foresees, practises, tell
-from otherminds.losses import clipped_policy, clipped_value, normalised
+from otherminds.losses import clipped_policy, clipped_value, masked_mean, normalised
 from otherminds.networks import generator, stack
 from otherminds.returns import lambda_returns
-from otherminds.types import Memory, Trajectory
+from otherminds.types import Memory, Trajectory, View
 from otherminds.world_model import WorldModel
 
 
@@ -175,7 +175,33 @@ def wants_final(config: HOP) -> bool:
     return config.parts.model == "learned"
 
 
-def policy(state: State) -> "HopPolicy":
+def live_parts(state: State, fresh: State, view: View, memory: Memory, key: PRNGKeyArray) -> dict[str, Array]:
+    """How much of what is played changes, as the mean difference of probabilities, if a part that is switched on is put out of
+    action: beliefs turned to other goals, a model as it was before it learned, no search."""
+    whole, parts, thoughts = policy(state).without_noise(), state.config.parts, memory.episode[1]
+
+    def apart(left: Array, right: Array) -> Array:
+        difference = jnp.abs(jnp.where(view.legal, jnp.exp(left) - jnp.exp(right), 0.0)).sum(-1)
+        return masked_mean(difference, view.present[..., 0])
+
+    def without(other: HopPolicy) -> Array:
+        return apart(*(one.step(view, memory, key)[2].logits for one in (other, whole)))
+
+    found = {}
+    if hasattr(thoughts, "belief") and parts.goals != "none":
+        turned = eqx.tree_at(lambda t: t.belief, thoughts, jnp.roll(thoughts.belief, 1, -1))
+        later = dataclasses.replace(view, first=jnp.zeros_like(view.first))  # an episode that opens has beliefs of its own
+        both = (memory, Memory((memory.episode[0], turned), memory.lasting))
+        found["goals"] = apart(*(whole.without_search().step(later, one, key)[2].policy_logits for one in both))
+    if parts.search:
+        found["search"] = without(whole.without_search())
+        found["opponent_model"] = without(dataclasses.replace(whole, mind=fresh.mind))
+    if parts.search and parts.model == "learned":
+        found["world_model"] = without(dataclasses.replace(whole, model=fresh.model))
+    return found
+
+
+def policy(state: State) -> HopPolicy:
     begun = state.updates >= state.config.search.begin * state.planned
     return HopPolicy(
         network=state.network,
