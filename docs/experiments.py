@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from otherminds.config import Train
+from otherminds.config import PRESETS, Train
 from otherminds.runs import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +32,8 @@ class Experiment:
     evaluate: str = ""
     drawn: int | None = None
     """The player whose reward is drawn, where the mean of all who learn says nothing."""
+    adapt: bool = False
+    """Whether it meets strangers, with search and without if it searches."""
 
 
 def _three_stag_hunters(player: int) -> Experiment:
@@ -43,7 +45,12 @@ def _segments(length: int) -> Experiment:
     return Experiment(f"--ppo.core gru --rollout 40 --ppo.segment {length} --steps 1000000 --seeds 3")
 
 
+def _hop(preset: str) -> Experiment:
+    return Experiment(f"--seats {preset} --steps 2000000 --seeds 5", adapt=True)
+
+
 EXPERIMENTS = {
+    **{preset: _hop(preset) for preset in PRESETS},
     "ppo_selfplay": Experiment("--steps 2000000 --seeds 8"),
     **{f"ppo_beside_3ns_{player}": _three_stag_hunters(player) for player in range(1, 5)},
     "ppo_joins_late": Experiment("--seats nearest_stag~200000~ppo,ppo,ppo,ppo --steps 1000000 --seeds 4"),
@@ -79,6 +86,12 @@ def run(name: str) -> None:
     if "win_rate" in evaluated:  # as others judge it, by the likeliest actions; beside it, as everything else here, by drawn ones
         greedy = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--play", "greedy", "--json"))
         evaluated["greedy"] = {key: greedy[key] for key in ("reward", "win_rate", "win_rate_per_seed")}
+    searches = experiment.adapt and PRESETS[name].search
+    adapted = [json.loads(otherminds("adapt", name, "--json"))] if experiment.adapt else []
+    if searches:
+        plain = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--search", "False", "--json"))
+        evaluated["without_search"] = plain["reward"]
+        adapted.append(json.loads(otherminds("adapt", name, "--search", "False", "--json")))
     audit = subprocess.run(
         [sys.executable, "-m", "otherminds", "audit", name, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -88,6 +101,7 @@ def run(name: str) -> None:
         "evaluation": f"otherminds evaluate {name} {experiment.evaluate}".strip(),
         "train": trained,
         "evaluate": evaluated,
+        **({"adapt": adapted} if adapted else {}),
         "audit": {"failed": [check["name"] for check in checks if check["passed"] is False], "checks": len(checks)},
         **curves(folder, experiment.drawn),
     }

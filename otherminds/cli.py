@@ -471,6 +471,7 @@ def audit(options: Audit) -> None:
 
 def bench(options: Bench) -> None:
     from otherminds import bench as of_games
+    from otherminds import bench_planning as of_planning
     from otherminds import bench_ppo as of_ppo
     from otherminds import bench_runs as of_runs
 
@@ -483,6 +484,7 @@ def bench(options: Bench) -> None:
         "games": (of_games.bench_games, of_games.show_games),
         "ppo": (of_ppo.bench_ppo, of_ppo.show_ppo),
         "runs": (of_runs.bench_runs, of_runs.show_runs),
+        "planning": (of_planning.bench_planning, of_planning.show_planning),
     }[options.what]
     result = measure(options)
     if options.json:

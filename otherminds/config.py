@@ -660,6 +660,8 @@ class Evaluate:
     """Episodes for each seed."""
     play: Literal["sample", "greedy"] = "sample"
     """Draw actions from the policies, or always play the likeliest."""
+    search: Flag = True
+    """Of the run's own policies, if they search: whether they do so here."""
     seats: str | None = None
     """Who plays, as in train; `self` is the run's own policy of that seat. Without it: as at the end of the training."""
     game: str | None = None
@@ -715,8 +717,9 @@ class Audit:
 class Bench:
     """Measure speed, beside named peers in the same run."""
 
-    what: Annotated[Literal["games", "ppo", "runs"], tyro.conf.Positional]
-    """What to measure: how fast games are stepped, how fast PPO learns, or what runs take to start and survive."""
+    what: Annotated[Literal["games", "ppo", "runs", "planning"], tyro.conf.Positional]
+    """What to measure: how fast games are stepped, how fast PPO learns, what runs take to start and survive, or how fast the
+    search is."""
     games: tuple[str, ...] = ()
     """Of `games`: ids of games; all of ours if none is named."""
     parallel: tuple[int, ...] = (1, 64, 1024, 4096)

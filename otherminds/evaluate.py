@@ -22,7 +22,7 @@ from otherminds.learners import LEARNERS
 from otherminds.progress import track
 from otherminds.rollout import close, collect, draw_bank, start
 from otherminds.seats import lanes_needed, pinned, resolve
-from otherminds.types import Seated
+from otherminds.types import Policy, Seated
 
 FEWEST_FOR_IQM = 5  # seeds: the bootstrap of fewer is too narrow
 
@@ -141,11 +141,23 @@ def _one_after_the_other(
     return cut[0], cut[1], cut[2] if game.winnable else None
 
 
-def policies_of(found: Checkpoint, game: Game, entries: Sequence[str], seed: int, greedy: bool) -> tuple[Seated, ...]:
+def policies_of(
+    found: Checkpoint, game: Game, entries: Sequence[str], seed: int, greedy: bool, search: bool = True
+) -> tuple[Seated, ...]:
     """Who plays when a run is evaluated: `self` is what it learned for that seat."""
     own = [seat for seat, entry in enumerate(entries) if entry == "self"]
     others = resolve(game, entries, learned=own)
-    mine = tuple(Seated(policy_of(found, seat, seed), (seat,)) for seat in own)
+
+    def learned(seat: int) -> Policy:
+        policy: Any = policy_of(found, seat, seed)
+        if search:
+            return policy
+        require(
+            hasattr(policy, "without_search"), "--search False: what this run learned does not search; leave --search as it is"
+        )
+        return policy.without_search()
+
+    mine = tuple(Seated(learned(seat), (seat,)) for seat in own)
     return tuple(Seated(s.policy.greedy() if greedy else s.policy, s.seats) for s in (*mine, *others))
 
 
@@ -168,7 +180,7 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
     seeds = range(config.seed, config.seed + config.seeds)
     played = []
     for seed in track(seeds, f"evaluate {options.run}"):
-        policies = policies_of(found, game, entries, seed, options.play == "greedy")
+        policies = policies_of(found, game, entries, seed, options.play == "greedy", options.search)
         key = jax.random.fold_in(jax.random.key(options.seed), seed)
         played.append(play_episodes(game, policies, options.episodes, key))
         report(f"seed {seed}: {played[-1].reward.mean():.3f}")
@@ -185,6 +197,7 @@ def evaluate(options: Evaluate, report: Callable[[str], None] = lambda line: Non
         "seats": list(entries),
         "step": found.step,
         "play": options.play,
+        "search": options.search,
         "episodes": rewards.shape[1],
         "reward": across(rewards.mean(2)) | {"per_seat": [across(rewards[:, :, seat]) for seat in range(game.seats)]},
         "interval_over": over,
@@ -214,7 +227,7 @@ def _folder(run: Path) -> Path:
 
 
 def _keep(folder: Path, options: Evaluate, step: int, played: list[Episodes], seeds: range) -> None:
-    who = [str(step), options.play, *filter(None, (options.game, options.seats))]
+    who = [str(step), options.play, *filter(None, ("" if options.search else "without_search", options.game, options.seats))]
     name = runs.file_name("-".join([*who, f"{options.episodes}episodes", f"seed{options.seed}"]))
     rows = [
         {"seed": seed, "episode": k, "seat": seat, "reward": float(reward), "length": int(episodes.length[k])}

@@ -1,4 +1,5 @@
-"""Search ahead: what each of our moves is worth, with partners who move as we expect them to. The only file that imports mctx.
+"""Search ahead: what each of our moves is worth, with partners who move as we expect them to. Only here and in its benchmark is
+mctx imported.
 
 A tree is our own: its branches are our moves, and what partners do at a step is drawn from what they are expected to do there.
 mctx keeps one successor for each branch, so a lucky draw would be believed for ever, and a gamble on a partner's coin would look

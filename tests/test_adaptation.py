@@ -9,7 +9,8 @@ import pytest
 
 from otherminds import make
 from otherminds.adaptation import SETS, Meetings, _counted, _episodes, _steps_until_sure, adapt, play_meetings
-from otherminds.config import Adapt, BadInput, Train
+from otherminds.config import Adapt, BadInput, Evaluate, Train
+from otherminds.evaluate import evaluate
 from otherminds.partners import make_partner
 from otherminds.train import train
 
@@ -109,3 +110,13 @@ def test_memory_of_partners_lasts_for_the_whole_meeting(hop_run):
     ]
     assert abs(opening[0] - opening[1]) > 0.01  # what was seen in earlier episodes is still known
     assert jnp.isfinite(jnp.asarray(opening)).all()
+
+
+@pytest.mark.xdist_group("hop_run")
+def test_a_run_is_evaluated_with_search_and_without(hop_run, trained):
+    found = [evaluate(Evaluate(str(hop_run), episodes=8, search=search)) for search in (True, False)]
+    assert [one["search"] for one in found] == [True, False]
+    assert found[0]["per_seed"] != found[1]["per_seed"]
+    assert len(list((hop_run / "evaluation").glob("*.jsonl"))) == 2  # neither overwrote the other
+    with pytest.raises(BadInput, match="does not search"):
+        evaluate(Evaluate(str(trained), episodes=8, search=False))

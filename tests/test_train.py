@@ -381,7 +381,7 @@ def test_a_full_disk_ends_with_one_line_and_what_was_saved_is_whole(trained, tmp
         ({"workers": -1}, "--workers is -1, expected 0"),
         ({"workers": 2}, "--workers 2: matrix-ipd.* is compiled and has no worker processes"),
         ({"game": "matrix-ip"}, "did you mean matrix-ipd"),
-        ({"seats": "always_c"}, r"nobody learns in --seats always_c: name a learner \(ppo, mappo\)"),
+        ({"seats": "always_c"}, r"nobody learns in --seats always_c: name a learner \(ppo, mappo, hop"),
         ({"seats": "ppo,pppo"}, "nothing named 'pppo' can sit in matrix-ipd.*did you mean ppo"),
         ({"seats": "ppo,ppo,ppo"}, "has 2 seats, got 3 entries"),
         ({"seats": "ppo,always_c~2000~ppo"}, "--seats changes at step 2000, and the run ends at --steps 1280"),
@@ -611,7 +611,7 @@ def test_every_learner_keeps_its_contract():
         for needed in ("check", "init", "policy", "update", "trainable"):
             assert callable(getattr(updates.find_learner(name), needed)), (name, needed)
             assert hasattr(Learner, needed)
-        assert hasattr(Train(), name)
+        assert Train().of(name) is not None
     assert make(SMALL.game).seats == 2
 
 
