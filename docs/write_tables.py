@@ -80,6 +80,19 @@ def bench_runs(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def bench_planning(found: dict[str, Any]) -> str:
+    lines = [
+        "| world | game | games | simulations | goals drawn | simulations/s | mctx alone | GFLOP/s of peak |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found["searches"]:
+        plain = [str(row[name]) for name in ("world", "game", "games", "simulations", "samples")]
+        rates = [f"{row[name]:,}" for name in ("simulations_per_s", "mctx_alone_per_s")]
+        flops = f"{row['achieved_gflop_per_s']:.0f} of {row['peak_gflop_per_s']:.0f}"
+        lines.append("| " + " | ".join([*plain, *rates, flops]) + " |")
+    return "\n".join(lines)
+
+
 def same(is_so: bool) -> str:
     return "the same" if is_so else "OTHER"
 
@@ -310,6 +323,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "bench_games": bench_games,
     "bench_ppo": bench_ppo,
     "bench_runs": bench_runs,
+    "bench_planning": bench_planning,
     "gate": gate,
 }
 SOURCES = {"gate": "goals_4x4"}  # tables that are not named as their files
