@@ -256,22 +256,21 @@ class Numbered(eqx.Module):
     def think(
         self, thoughts: NumberThoughts, lasting: Normal, first: Bool[Array, "*n"], look: tuple[Array, Array], ego: Int[Array, ""]
     ) -> NumberThoughts:
-        if not self.config.parts.intra:
-            thoughts = self.opened()[0]
         features, looked = look
+        if not self.config.parts.intra:
+            thoughts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, features.shape[:-2] + leaf.shape), self.opened()[0])
         x = jnp.concatenate([features, jax.nn.one_hot(thoughts.before, self.game.actions)], -1)
-        there = jnp.ones(x.shape[:-1], bool)
-        core, said = remember(
-            self.goals.earlier, jnp.broadcast_to(thoughts.core, (*x.shape[:-1], thoughts.core.shape[-1])), x, there
-        )
+        there = first[..., None] | (thoughts.before >= 0)  # of who left nothing more is read
+        core, said = remember(self.goals.earlier, thoughts.core, x, there)
         mean, log_variance = jnp.split(self.goals.to_belief(said), 2, -1)
         now = Normal(mean, jnp.exp(-jnp.clip(log_variance, -SPREAD, SPREAD)))
         now = now.after_evidence(lasting.mean, lasting.precision - 1, there)  # the standard normal is in what is inferred
+        held = Normal(thoughts.mean, thoughts.precision)
+        now = jax.tree.map(lambda new, old: jnp.where(there[..., None], new, old), now, held)
         flat = looked.reshape(-1, looked.shape[-1])
         told = jnp.concatenate([now.mean.reshape(len(flat), -1), *_seats(self.game, len(flat) // (self.game.seats - 1), ego)], -1)
         odds = jax.nn.log_softmax(self.goals.acts.decide(flat, told)).reshape(*x.shape[:-1], -1)
-        watched = jnp.broadcast_to(thoughts.watched, there.shape)
-        return NumberThoughts(core, jnp.broadcast_to(thoughts.before, there.shape), now.mean, now.precision, odds, watched)
+        return NumberThoughts(core, thoughts.before, now.mean, now.precision, odds, thoughts.watched)
 
     def told(self, thoughts: NumberThoughts) -> Float[Array, "*n told"]:
         mean = thoughts.mean

@@ -9,6 +9,7 @@ and the luck of several trees is spread evenly.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -185,28 +186,11 @@ def search(
 
     opened = Node(world.open(many.observation, many.seat, many.present), jnp.zeros(trees, jnp.int32))
     start = mctx.RootFnOutput(prior_logits=jnp.where(many.legal, many.logits, NEVER), value=many.value, embedding=opened)
+    grow: Callable[..., Any] = partial(mctx.muzero_policy, dirichlet_fraction=0.0, pb_c_init=settings.exploration)
     if settings.kind == "gumbel":
-        grown = mctx.gumbel_muzero_policy(
-            None,
-            tree_key,
-            start,
-            follow,
-            simulations,
-            invalid_actions=~many.legal,
-            max_num_considered_actions=settings.considered,
-            gumbel_scale=settings.gumbel_scale,
-        )
-    else:
-        grown = mctx.muzero_policy(
-            None,
-            tree_key,
-            start,
-            follow,
-            simulations,
-            invalid_actions=~many.legal,
-            dirichlet_fraction=0.0,
-            pb_c_init=settings.exploration,
-        )
+        considered, scale = settings.considered, settings.gumbel_scale
+        grow = partial(mctx.gumbel_muzero_policy, max_num_considered_actions=considered, gumbel_scale=scale)
+    grown = grow(None, tree_key, start, follow, simulations, invalid_actions=~many.legal)
     summary = grown.search_tree.summary()
     worth = _completed(summary.qvalues, summary.visit_counts, many.logits, many.legal, many.value)
     mean = lambda x: x.reshape(samples, count, *x.shape[1:]).mean(0)  # noqa: E731

@@ -117,3 +117,18 @@ def test_absent_partners_teach_nothing():
         grads.append(jax.grad(lambda m, other=other: m.losses(other, *start, jax.random.key(0), jnp.float32(0))[0])(one))
     for a, b in zip(jax.tree.leaves(grads[0]), jax.tree.leaves(grads[1]), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_a_partner_that_left_changes_no_belief_in_numbers():
+    """The network that infers them once read on from a board on which nobody stood any more."""
+    one = mind("omg")
+    thoughts, lasting = jax.tree.map(lambda leaf: leaf[None], one.opened())
+    looks = [one.look(jnp.full((1, *GAME.observation_shape), k, GAME.observation_dtype), EGO) for k in (0, 1)]
+    now = one.think(thoughts, lasting, jnp.array([True]), looks[0], EGO)
+    beliefs = {}
+    for name, action in (("there", 1), ("gone", -1)):
+        happened = Happened(jnp.array([[0, action]]), jnp.full((1, 2), -1), jnp.array([False]))
+        beliefs[name] = one.think(*one.conclude(now, lasting, happened), jnp.array([False]), looks[1], EGO)
+    np.testing.assert_array_equal(beliefs["gone"].mean, now.mean)
+    np.testing.assert_array_equal(beliefs["gone"].core, now.core)
+    assert (beliefs["there"].mean != now.mean).any()

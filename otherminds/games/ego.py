@@ -33,6 +33,11 @@ def all_to_ego(x: Shaped[Array, "..."], seats: tuple[int, ...], axis: int = -1) 
     return jnp.stack([to_ego(x, seat, axis) for seat in seats], axis=axis - 1 if axis < 0 else axis)
 
 
+def to_egos(x: Shaped[Array, "..."], seats: Int[Array, " G"], axis: int = -1) -> Shaped[Array, "..."]:
+    """The same for seats that are known only when the program runs."""
+    return jax.vmap(lambda seat: to_ego(x, seat, axis), out_axes=x.ndim + axis)(seats)
+
+
 def seen_from(
     observation: Shaped[Array, "..."], place: int, seats: int, shown_of_each: int, inner_axes: int
 ) -> Shaped[Array, "..."]:

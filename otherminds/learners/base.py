@@ -186,15 +186,19 @@ def descend(
         network, optimiser = carry
         part = jax.tree.map(lambda leaf: leaf[:, chosen], batch)
         gradient, terms = jax.grad(loss, has_aux=True)(network, part)
-        if share:
-            moves, optimiser = transform.update(gradient, optimiser)
-        else:
-            moves, optimiser = jax.vmap(lambda gradient, optimiser: transform.update(gradient, optimiser))(gradient, optimiser)
+        moves, optimiser = moves_of(transform, gradient, optimiser, share)
         network = jax.tree.map(lambda old, move: old - rate * move, network, moves)
         return (network, optimiser), terms | {"gradient_norm": norms(gradient, share, group)}
 
     (network, optimiser), terms = jax.lax.scan(step, (network, optimiser), orders(key, units, sizes))
     return network, optimiser, terms
+
+
+def moves_of(transform: optax.GradientTransformation, gradient: Any, optimiser: Any, share: bool) -> tuple[Any, Any]:
+    """Steps of an optimiser, of each seat by itself."""
+    if share:
+        return transform.update(gradient, optimiser)
+    return jax.vmap(lambda gradient, optimiser: transform.update(gradient, optimiser))(gradient, optimiser)
 
 
 def norms(tree: Any, share: bool, group: int) -> Float[Array, " G"]:

@@ -6,22 +6,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from otherminds import foresight, world_model
 from otherminds.foresight import Foresight, Happened, Watched
-from otherminds.games.ego import to_ego
-from otherminds.learners.base import adam, between
+from otherminds.games.ego import to_egos
+from otherminds.learners.base import adam, between, moves_of
 from otherminds.learners.hop_play import OWN, foresees
 from otherminds.losses import masked_mean
 from otherminds.types import Trajectory
 from otherminds.world_model import Step, WorldModel
-
-
-def to_egos(x: Array, seats: Int[Array, " G"], axis: int = -1) -> Array:
-    """`to_ego` for each of several seats, which are an axis before that of all seats."""
-    return jax.vmap(lambda seat: to_ego(x, seat, axis), out_axes=x.ndim + axis)(seats)
 
 
 def think_again(state: Any, rows: Trajectory) -> Any:
@@ -96,20 +90,13 @@ def learn_of_partners(
             return total.mean() if config.share else total.sum(), terms
 
         gradient, terms = jax.grad(loss, has_aux=True)(mind)
-        moves, optimiser = _moves(transform, gradient, optimiser, config.share)
+        moves, optimiser = moves_of(transform, gradient, optimiser, config.share)
         mind = jax.tree.map(lambda old, move: old - rate * move, mind, moves)
         return (mind, optimiser), terms
 
     keys = jax.random.split(loss_key, parts)
     (mind, optimiser), terms = jax.lax.scan(step, (state.mind, state.mind_optimiser), (chosen, keys))
     return mind, optimiser, {name: term.mean(0) for name, term in terms.items()}
-
-
-def _moves(transform: optax.GradientTransformation, gradient: Any, optimiser: Any, share: bool) -> tuple[Any, Any]:
-    """Steps of an optimiser, of each seat by itself."""
-    if share:
-        return transform.update(gradient, optimiser)
-    return jax.vmap(lambda gradient, optimiser: transform.update(gradient, optimiser))(gradient, optimiser)
 
 
 def learn_of_world(state: Any, rows: Trajectory, key: PRNGKeyArray) -> tuple[WorldModel, Any, dict[str, Float[Array, " G"]]]:
@@ -155,7 +142,7 @@ def learn_of_world(state: Any, rows: Trajectory, key: PRNGKeyArray) -> tuple[Wor
             return total.mean() if config.share else total.sum(), terms
 
         gradient, terms = jax.grad(loss, has_aux=True)(model)
-        moves, optimiser = _moves(transform, gradient, optimiser, config.share)
+        moves, optimiser = moves_of(transform, gradient, optimiser, config.share)
         return (jax.tree.map(lambda old, move: old - rate * move, model, moves), optimiser), terms
 
     parts = order.reshape(group, count, batch).swapaxes(0, 1)
