@@ -113,11 +113,9 @@ class Network:
 
 
 @dataclass(frozen=True)
-class PPO(Network):
-    """Independent PPO: each seat learns for itself."""
+class PolicyGradient(Network):
+    """What learners that go by clipped policy gradients have in common."""
 
-    separate_critic: Flag = False
-    """A torso (and core) of its own for the value."""
     learning_rate: float = 1e-3
     learning_rate_final: float | None = 1e-4
     """Reached in a straight line at the end of the run; none: constant."""
@@ -137,6 +135,14 @@ class PPO(Network):
     """Let the critic predict returns shifted and scaled to mean 0 and variance 1."""
     max_gradient: float = 0.5
     """Norm to which each seat's gradient is cut."""
+
+
+@dataclass(frozen=True)
+class PPO(PolicyGradient):
+    """Independent PPO: each seat learns for itself."""
+
+    separate_critic: Flag = False
+    """A torso (and core) of its own for the value."""
     prosocial: float = 0.0
     """Share of the mean over all seats in what a seat is rewarded with: 0 its own reward alone, 1 the mean alone."""
     action_noise: float = 0.0
@@ -144,30 +150,11 @@ class PPO(Network):
 
 
 @dataclass(frozen=True)
-class MAPPO(Network):
+class MAPPO(PolicyGradient):
     """PPO with a central critic: the value of a seat reads the observations of all seats of the learner."""
 
-    learning_rate: float = 1e-3
-    learning_rate_final: float | None = 1e-4
-    """Reached in a straight line at the end of the run; none: constant."""
     critic_hidden: tuple[int, ...] = (128, 128)
     """Units of each layer of the critic."""
-    entropy: float = 0.01
-    """Weight of the entropy."""
-    entropy_final: float | None = 0.0
-    """Reached in a straight line at the end of the run; none: constant."""
-    discount: float = 0.99
-    trace: float = 0.95
-    """λ of the returns: 0 trusts the value, 1 the rewards."""
-    clip: float = 0.2
-    """How far the probability ratio may move before its gradient stops."""
-    value_clip: float | None = 0.2
-    """The same for the normalised value; none: off."""
-    value_weight: float = 0.5
-    normalise_value: Flag = True
-    """Let the critic predict returns shifted and scaled to mean 0 and variance 1."""
-    max_gradient: float = 0.5
-    """Norm to which each seat's gradient is cut."""
 
 
 @dataclass(frozen=True)
@@ -340,32 +327,13 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class HOP(Network):
+class HOP(PolicyGradient):
     """HOP and HOP+: infer what the others are after, foresee what they do, and plan. Serves all its presets."""
 
     preset: tyro.conf.Suppress[str] = "hop_plus"
     """Which of the presets; set by the name in --seats."""
     actor: Literal["plain", "generated"] = "plain"
     """Whether what is believed of the others stands beside what is seen, or chooses the weights of a layer."""
-    learning_rate: float = 1e-3
-    learning_rate_final: float | None = 1e-4
-    """Reached in a straight line at the end of the run; none: constant."""
-    entropy: float = 0.01
-    """Weight of the entropy."""
-    entropy_final: float | None = 0.0
-    """Reached in a straight line at the end of the run; none: constant."""
-    discount: float = 0.99
-    trace: float = 0.95
-    """λ of the returns: 0 trusts the value, 1 the rewards."""
-    clip: float = 0.2
-    """How far the probability ratio may move before its gradient stops."""
-    value_clip: float | None = 0.2
-    """The same for the normalised value; none: off."""
-    value_weight: float = 0.5
-    normalise_value: Flag = True
-    """Let the critic predict returns shifted and scaled to mean 0 and variance 1."""
-    max_gradient: float = 0.5
-    """Norm to which each seat's gradient is cut."""
     search_weight: float = 0.5
     """Weight of learning from the search, in moves that were searched, beside learning from returns in all others."""
     practice: float = 0.5

@@ -234,7 +234,7 @@ def ppo_terms(
     raw: Array,
     value: Float[Array, "G units L"],
     part: Batch,
-    settings: config.PPO | config.MAPPO,
+    settings: config.PolicyGradient,
     behaviour: Callable[..., Array],
 ) -> dict[str, Float[Array, " G"]]:
     """The terms of PPO's loss (Schulman et al. 2017, equation 9) and what tells whether they are sound, by seat."""
