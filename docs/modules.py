@@ -139,7 +139,7 @@ EXPERIMENTS = {
     "world_8_players": _world(data="eight", **BRIEF),
     "goals_8x8": _goals(data="mix8", samples=100_000, epochs=10),
     "by_hand_8x8": _goals("--goals.kind manual --labels true", "pairs8", 150_000, 8),
-    "by_hand_8x8_cells": _goals(f"--goals.kind manual --labels true {CELLS}", "pairs8", 150_000, 8, seeds=1),
+    "by_hand_8x8_cells": _goals(f"--goals.kind manual --labels true {CELLS}", "pairs8", 150_000, 3, seeds=1),
     "goals_8x8_cells": _goals(CELLS, "mix8", 100_000, 10),
     "partners_8x8": _partners(f"--labels true {FAR}", "mix8", 6, seeds=3, beside=("new8",)),
 }

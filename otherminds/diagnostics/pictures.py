@@ -156,6 +156,9 @@ def belief(found: dict[str, Any], path: Path) -> Path:
     return _save(figure, path)
 
 
+UNREADABLE = 0.01  # share of steps saved below which labels would stand on each other
+
+
 def gate(rows: list[dict[str, Any]], path: Path) -> Path:
     """What inference at fewer steps saves and what it costs, a line for each kind of gate."""
     figure, axes = _figure(1, 2, 10, 3.4)
@@ -166,8 +169,10 @@ def gate(rows: list[dict[str, Any]], path: Path) -> Path:
             line = [(row["saved"], row[name], row["at"]) for row in rows if row["gate"] == kind and row[name] is not None]
             if line:
                 axis.plot([x for x, _, _ in line], [y for _, y, _ in line], marker=".", label=kind)
+                above = 3 if kind == "distance" else -8
                 for x, y, at in line:
-                    axis.annotate(f"{at:g}", (x, y), fontsize=6, xytext=(2, 3), textcoords="offset points")
+                    if x > UNREADABLE:
+                        axis.annotate(f"{at:g}", (x, y), fontsize=6, xytext=(2, above), textcoords="offset points")
         axis.set(xlabel="share of steps without inference", title=title)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
