@@ -16,12 +16,14 @@ from typing import Any
 
 import tyro
 
+from otherminds.adaptation import SETS
 from otherminds.config import PRESETS, Train
 from otherminds.runs import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PICTURES = ROOT / "docs" / "results", ROOT / "docs" / "pictures"
 POINTS = 50  # of a curve
+FORESEEN = ("top_1", "floor_top_1", "ceiling_top_1", "cross_entropy", "ceiling_cross_entropy")
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,10 @@ class Experiment:
     evaluate: str = ""
     drawn: int | None = None
     """The player whose reward is drawn, where the mean of all who learn says nothing."""
-    adapt: bool = False
-    """Whether it meets strangers, with search and without if it searches."""
+    adapt: str | None = None
+    """With which options it meets strangers, with search and without if it searches; none: it meets nobody."""
+    preset: str = ""
+    """Of HOP, which one."""
 
 
 def _three_stag_hunters(player: int) -> Experiment:
@@ -45,12 +49,26 @@ def _segments(length: int) -> Experiment:
     return Experiment(f"--ppo.core gru --rollout 40 --ppo.segment {length} --steps 1000000 --seeds 3")
 
 
-def _hop(preset: str) -> Experiment:
-    return Experiment(f"--seats {preset} --steps 2000000 --seeds 5", adapt=True)
+def _hop(preset: str, options: str = "") -> Experiment:
+    return Experiment(f"--seats {preset} --steps 2000000 --seeds 5 {options}".strip(), "--episodes 1000", None, "--quick", preset)
+
+
+def _hop_beside(partners: str, player: int) -> Experiment:
+    """One seat learns beside scripts; how well it foresees them is measured among the same."""
+    names = [*SETS[partners]]
+    names.insert(player - 1, "hop_plus")
+    options = f"--seats {','.join(names)} --steps 500000 --seeds 5"
+    return Experiment(options, "--episodes 1000", player, f"--sets {partners} --quick", "hop_plus")
 
 
 EXPERIMENTS = {
     **{preset: _hop(preset) for preset in PRESETS},
+    "hop_plus_rewarded": _hop("hop_plus", "--hop.trajectories rewarded"),
+    **{
+        f"beside_{partners}_{player}": _hop_beside(partners, player)
+        for partners in ("3ns", "3nh", "nh_ns_random")
+        for player in range(1, 5)
+    },
     "ppo_selfplay": Experiment("--steps 2000000 --seeds 8"),
     **{f"ppo_beside_3ns_{player}": _three_stag_hunters(player) for player in range(1, 5)},
     "ppo_joins_late": Experiment("--seats nearest_stag~200000~ppo,ppo,ppo,ppo --steps 1000000 --seeds 4"),
@@ -86,12 +104,13 @@ def run(name: str) -> None:
     if "win_rate" in evaluated:  # as others judge it, by the likeliest actions; beside it, as everything else here, by drawn ones
         greedy = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--play", "greedy", "--json"))
         evaluated["greedy"] = {key: greedy[key] for key in ("reward", "win_rate", "win_rate_per_seed")}
-    searches = experiment.adapt and PRESETS[name].search
-    adapted = [json.loads(otherminds("adapt", name, "--json"))] if experiment.adapt else []
-    if searches:
-        plain = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--search", "False", "--json"))
-        evaluated["without_search"] = plain["reward"]
-        adapted.append(json.loads(otherminds("adapt", name, "--search", "False", "--json")))
+    adapted = []
+    if experiment.adapt is not None:
+        for search in ("True", "False") if PRESETS[experiment.preset].search else ("True",):
+            adapted.append(json.loads(otherminds("adapt", name, *experiment.adapt.split(), "--search", search, "--json")))
+        if PRESETS[experiment.preset].search:
+            plain = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--search", "False", "--json"))
+            evaluated["without_search"] = {key: plain[key] for key in ("reward", "per_seed")}
     audit = subprocess.run(
         [sys.executable, "-m", "otherminds", "audit", name, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -104,9 +123,10 @@ def run(name: str) -> None:
         **({"adapt": adapted} if adapted else {}),
         "audit": {"failed": [check["name"] for check in checks if check["passed"] is False], "checks": len(checks)},
         **curves(folder, experiment.drawn),
+        **({"foresight": foresight(folder)} if experiment.preset else {}),
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(json.dumps(rounded(result)) + "\n", encoding="utf-8")
     print(name, evaluated["reward"]["mean"], evaluated.get("iqm"), evaluated.get("win_rate"), flush=True)
 
 
@@ -146,6 +166,44 @@ def curves(folder: Path, player: int | None) -> dict[str, Any]:
         "won": {str(seed): [_mean(found.get(k, [])) for k in range(POINTS)] for seed, found in won.items()},
         "final": {"seats": [seat + 1 for seat in seats], **final},
     }
+
+
+def foresight(folder: Path) -> dict[str, Any]:
+    """How partners were foreseen while learning: by seed and seat at the end of the run, and how near to the floor it ever was.
+    In games of selves alone, and in those of practice."""
+    with open(folder / "metrics.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    found = {}
+    for kind, suffix in (("selves", ""), ("practice", "_practice")):
+        names = {short: f"foresight_{short}{suffix}" for short in FORESEEN}
+        known = [row for row in rows if names["top_1"] in row["metrics"]]
+        if not known:
+            continue
+        late = 0.95 * max(row["update"] for row in known)
+        ending = [row for row in known if row["update"] > late]
+        at_end = {
+            which: {
+                str(number): {
+                    short: _mean([row["metrics"][name] for row in ending if row[which] == number])
+                    for short, name in names.items()
+                }
+                for number in sorted({row[which] for row in known})
+            }
+            for which in ("seed", "seat")
+        }
+        margins = [row["metrics"][names["top_1"]] - row["metrics"][names["floor_top_1"]] for row in known if row["update"] > 1]
+        below = sum(margin < 0 for margin in margins)
+        found[kind] = at_end | {"least_above_floor": min(margins), "rows_below_floor": below, "rows": len(margins)}
+    return found
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with as many digits as are worth keeping."""
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _mean(values: list[float]) -> float | None:

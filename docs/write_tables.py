@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import hop_tables
 import numpy as np
 
 from otherminds.evaluate import estimate
@@ -324,13 +325,17 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "bench_ppo": bench_ppo,
     "bench_runs": bench_runs,
     "bench_planning": bench_planning,
+    "bench_hop": hop_tables.bench_hop,
+    "planning_exact": hop_tables.planning_exact,
     "gate": gate,
 }
-SOURCES = {"gate": "goals_4x4"}  # tables that are not named as their files
+SOURCES = {"gate": "goals_4x4", "planning_exact": "bench_planning"}  # tables that are not named as their files
 LEARNING = {"learning_ppo": "ppo", "learning_mappo": "mappo"}  # tables of many files
 
 
 def table(name: str) -> str:
+    if name in hop_tables.TABLES:
+        return hop_tables.TABLES[name]()
     if name in LEARNING:
         return learning(LEARNING[name])
     if name in MODULES:

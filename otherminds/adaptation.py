@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from otherminds import checkpoint, runs
 from otherminds.config import Adapt, BadInput, closest, require
+from otherminds.diagnostics import meetings as of_meetings
 from otherminds.evaluate import Estimate, estimate
 from otherminds.games import make
 from otherminds.games.base import Game
@@ -35,8 +36,7 @@ SETS = {
 """Partners in the order in which they sit behind the focal seat."""
 CALL = 120  # steps in one compiled call
 FOREVER = 2**30  # episodes of a meeting that does not end
-SURE = 0.9  # of a belief in the true goal
-LONGEST = 35  # steps and episodes by which curves are kept
+LONGEST = 35  # episodes by which curves are kept
 
 
 class Guests(Policy):
@@ -121,11 +121,10 @@ class Seen(eqx.Module):
     reward: Float[Array, " E"]  # of the focal seat, for the step
     first: Bool[Array, " E"]  # the step was the last of its episode
     there: Bool[Array, "E P"]  # focal seat and partner were both there
-    cross_entropy: Float[Array, "E P"]
-    hit: Float[Array, "E P"]
-    misled: Float[Array, "E P"]  # cross-entropy by beliefs about other goals
-    best_cross_entropy: Float[Array, "E P"]  # by the truth
-    best_hit: Float[Array, "E P"]
+    action: Int[Array, "E P"]  # what the partner did
+    foreseen: Float[Array, "E P known"]  # what it was expected to do, as probabilities; no actions where nothing is foreseen
+    misled: Float[Array, "E P known_too"]  # the same by beliefs about other goals
+    truth: Float[Array, "E P actions"]  # its own probabilities
     goal: Int[Array, "E P"]  # the true one, -1 for none
     belief: Float[Array, "E P codes"]
     searched: Bool[Array, " E"]
@@ -147,29 +146,24 @@ def _play(game: Game, policies: tuple[Seated, ...], play: Play, focal: Array, st
         after = eqx.tree_at(lambda p: (p.memories, p.key), after, (memories, key))
         theirs, there = action[games[:, None], places], play.now.present[games[:, None], places]
         there &= play.now.present[games, focal][:, None]
-        truth = jnp.exp(extras.logits[games[:, None], places])
 
-        def scored(expected: Array | None) -> tuple[Array, Array]:
-            if expected is None:
-                return jnp.zeros(there.shape), jnp.zeros(there.shape)
-            seen = expected[games, column]
-            log = jnp.log(jnp.maximum(jnp.take_along_axis(seen, theirs[..., None], -1)[..., 0], 1e-9))
-            return -log, (seen.argmax(-1) == theirs) * 1.0
+        nothing = jnp.zeros((*there.shape, 0))
 
-        asked = {name: getattr(own.focal, name, lambda memory: None)(mine) for name in ("foreseen", "misled", "belief")}
-        cross_entropy, hit = scored(asked["foreseen"])
-        belief = asked["belief"]
+        def asked(name: str) -> Array:
+            """What the focal policy thinks of its partners, if it does."""
+            said = getattr(own.focal, name, lambda memory: None)(mine)
+            return nothing if said is None else said[games, column]
+
         seen = Seen(
             reward=after.now.reward[games, focal],
             first=after.now.first,
             there=there,
-            cross_entropy=cross_entropy,
-            hit=hit,
-            misled=scored(asked["misled"])[0],
-            best_cross_entropy=-(truth * jnp.log(jnp.maximum(truth, 1e-9))).sum(-1),
-            best_hit=truth.max(-1),
+            action=theirs,
+            foreseen=asked("foreseen"),
+            misled=asked("misled"),
+            truth=jnp.exp(extras.logits[games[:, None], places]),
             goal=extras.goal[games[:, None], places],
-            belief=jnp.zeros((*there.shape, 0)) if belief is None else belief[games, column],
+            belief=asked("belief"),
             searched=(extras.logits != extras.policy_logits).any(-1)[games, focal],
             acted=play.now.present[games, focal],
         )
@@ -225,17 +219,17 @@ def adapt(options: Adapt, report: Callable[[str], None] = lambda line: None) -> 
     replicas = 16 if options.quick else options.replicas
     meetings = Meetings.plan(game, options.sets, seats, replicas)
     seeds = range(config.seed, config.seed + config.seeds)
-    played = []
+    by_seed = []
     for seed in seeds:
         policy: Any = checkpoint.group_policy(found, 0, seed)
         if not options.search:
             require(hasattr(policy, "without_search"), f"{groups[0].learner} does not search: leave --search as it is")
             policy = policy.without_search()
         key = jax.random.fold_in(jax.random.key(options.seed), seed)
-        played.append(play_meetings(game, policy, seats, meetings, options.steps, key, f"adapt {options.run}, seed {seed}"))
-    codes = [_read_codes(meetings, seen, len(game.goals)) for seen in played]
+        seen = play_meetings(game, policy, seats, meetings, options.steps, key, f"adapt {options.run}, seed {seed}")
+        by_seed.append(_measured(game, meetings, seen, options.last))
     over = "seeds" if len(seeds) >= 3 else "meetings"
-    sets = [_of_set(meetings, number, played, codes, options.last, over, len(game.goals)) for number in range(len(options.sets))]
+    sets = [_of_set(meetings, number, [one[number] for one in by_seed], over) for number in range(len(options.sets))]
     result = {
         "run": str(run),
         "game": game.id,
@@ -255,127 +249,31 @@ def adapt(options: Adapt, report: Callable[[str], None] = lambda line: None) -> 
     return result
 
 
-def _read_codes(meetings: Meetings, seen: Any, goals: int) -> np.ndarray | None:
-    """P(true goal | code), [halves, codes, goals + 1], read off every other meeting for those between; the last is no goal."""
-    belief = seen.belief
-    if not belief.shape[-1]:
-        return None
-    truth = np.eye(goals + 1)[np.where(seen.goal >= 0, seen.goal, goals)]
-    weight = seen.there[..., None]
-    halves = []
-    for half in (1, 0):
-        at = np.arange(len(meetings.which)) % 2 == half
-        together = np.einsum("tnpc,tnpg->cg", (belief * weight)[:, at], truth[:, at]) + 1e-3
-        halves.append(together / together.sum(1, keepdims=True))
-    return np.stack(halves)
-
-
-def _of_set(
-    meetings: Meetings, number: int, played: list[Seen], codes: list[np.ndarray | None], last: int, over: str, goals: int
-) -> dict[str, Any]:
-    at = np.flatnonzero(meetings.which == number)
-    name = meetings.sets[number]
-    scores, curves, figures = [], [], []
-    for seen, reads in zip(played, codes, strict=True):
-        mine = jax.tree.map(lambda leaf: leaf[:, at], seen)
-        score, curve = _episodes(mine, last)
-        scores.append(score)
-        curves.append(curve)
-        figures.append(_foreseen(mine, None if reads is None else reads[at % 2], goals))
-    scores_all = np.stack(scores)  # [S, meetings]
-    values = scores_all.mean(1) if over == "seeds" else scores_all.reshape(-1)
-    longest = min(len(curve) for curve in curves)
-    result: dict[str, Any] = {
-        "set": name,
-        "partners": list(SETS[name]),
-        "reward": asdict(estimate(values)),
-        "per_seed": [float(x) for x in scores_all.mean(1)],
-        "per_seat": [float(scores_all[:, meetings.focal[at] == seat].mean()) for seat in sorted(set(meetings.focal.tolist()))],
-        "curve": [float(np.mean([curve[k] for curve in curves])) for k in range(min(longest, LONGEST))],
-    }
-    for key in figures[0]:
-        every = [figure[key] for figure in figures]
-        if isinstance(every[0], list):
-            shortest = min(map(len, every))
-            result[key] = [float(np.mean(column)) for column in zip(*(one[:shortest] for one in every), strict=True)]
-        else:
-            known = [one for one in every if one is not None]
-            result[key] = float(np.mean(known)) if known else None
-    return result
-
-
-def _episodes(seen: Any, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """(mean reward of the episodes that end in the `last` steps, by meeting; mean by the number of the episode)."""
-    steps, games = seen.reward.shape
-    total, episode = np.zeros(games), np.zeros(games, int)
-    late, count = np.zeros(games), np.zeros(games)
-    by_episode = np.full((games, steps), np.nan)
-    for t in range(steps):
-        total += seen.reward[t]
-        ended = np.flatnonzero(seen.first[t])
-        by_episode[ended, episode[ended]] = total[ended]
-        if t >= steps - last:
-            late[ended] += total[ended]
-            count[ended] += 1
-        episode[ended] += 1
-        total[ended] = 0.0
-    everybody = int(episode.min())
-    return late / np.maximum(count, 1), by_episode[:, : max(everybody, 1)].mean(0)
-
-
-def _foreseen(seen: Any, reads: np.ndarray | None, goals: int) -> dict[str, Any]:
-    """How well partners were foreseen, beside the best anybody could do, and what was believed of them."""
-    there = seen.there
-    mean = lambda x: float(np.where(there, x, 0.0).sum() / max(there.sum(), 1))  # noqa: E731
-    figures: dict[str, Any] = {"searched": float((seen.searched & seen.acted).sum() / max(seen.acted.sum(), 1))}
-    if not seen.cross_entropy.any():
-        return figures
-    figures |= {
-        "cross_entropy": mean(seen.cross_entropy),
-        "best_cross_entropy": mean(seen.best_cross_entropy),
-        "top_1": mean(seen.hit),
-        "best_top_1": mean(seen.best_hit),
-    }
-    if reads is None:
-        return figures
-    figures["misled_cross_entropy"] = mean(seen.misled)
-    truth = np.where(seen.goal >= 0, seen.goal, goals)
-    in_goals = np.einsum("tnpc,ncg->tnpg", seen.belief, reads)
-    believed = np.take_along_axis(in_goals, truth[..., None], -1)[..., 0]
-    step, episode = _counted(seen.first)
-    figures["belief"] = mean(believed)
-    figures["belief_by_step"] = _by(believed, there, step, 12)
-    figures["belief_by_episode"] = _by(believed, there, episode, 20)
-    figures["steps_until_sure"] = _steps_until_sure(believed, there, step)
-    return figures
-
-
-def _counted(first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(step within its episode, number of the episode) of each row."""
-    step, episode = np.zeros(first.shape, int), np.zeros(first.shape, int)
-    for t in range(1, len(first)):
-        step[t] = np.where(first[t - 1], 0, step[t - 1] + 1)
-        episode[t] = episode[t - 1] + first[t - 1]
-    return step, episode
-
-
-def _by(values: np.ndarray, there: np.ndarray, number: np.ndarray, most: int) -> list[float]:
-    """Means of what has each number, up to the last one that anything has."""
+def _measured(game: Game, meetings: Meetings, seen: Seen, last: int) -> list[dict[str, Any]]:
+    """What one seed earned, foresaw and believed, for each set."""
+    reads = of_meetings.read_codes(seen, len(game.goals))
     found = []
-    for k in range(most):
-        where = there & (number == k)[..., None]
-        if not where.any():
-            break
-        found.append(float(values[where].mean()))
+    for number, name in enumerate(meetings.sets):
+        at = np.flatnonzero(meetings.which == number)
+        mine = jax.tree.map(lambda leaf, at=at: leaf[:, at], seen)
+        score, curve = of_meetings.episodes(mine, last)
+        half = None if reads is None else reads[at % 2]
+        found.append({"score": score, "curve": curve} | of_meetings.figures(mine, half, game, SETS[name], last))
     return found
 
 
-def _steps_until_sure(believed: np.ndarray, there: np.ndarray, step: np.ndarray) -> float | None:
-    """Steps of an episode until the belief in a partner's true goal passes SURE, mean over episodes in which it ever does."""
-    found, waiting = [], np.zeros(believed.shape[1:], bool)
-    for t in range(len(believed)):
-        waiting |= (step[t] == 0)[:, None]
-        sure = waiting & there[t] & (believed[t] > SURE)
-        found += list(np.broadcast_to(step[t][:, None], sure.shape)[sure])
-        waiting &= ~sure
-    return float(np.mean(found)) if found else None
+def _of_set(meetings: Meetings, number: int, by_seed: list[dict[str, Any]], over: str) -> dict[str, Any]:
+    name, focal = meetings.sets[number], meetings.focal[meetings.which == number]
+    scores = np.stack([one.pop("score") for one in by_seed])  # [S, meetings]
+    curves = [one.pop("curve") for one in by_seed]
+    values = scores.mean(1) if over == "seeds" else scores.reshape(-1)
+    longest = min(LONGEST, *map(len, curves))
+    return {
+        "set": name,
+        "partners": list(SETS[name]),
+        "reward": asdict(estimate(values)),
+        "per_seed": [float(x) for x in scores.mean(1)],
+        "per_seat": [float(scores[:, focal == seat].mean()) for seat in sorted(set(focal.tolist()))],
+        "curve": [float(np.mean([curve[k] for curve in curves])) for k in range(longest)],
+        **of_meetings.over_seeds(by_seed),
+    }

@@ -1,5 +1,8 @@
-"""How fast the search is: simulations a second on the rules and in a learned model, beside mctx alone and the machine's peak, and
-how that grows with simulations, goals drawn, seats and board."""
+"""How fast the search is, and how right.
+
+Simulations a second on the rules and in a learned model, beside mctx alone and the machine's peak, and how that grows with
+simulations, goals drawn, seats and board; what is lost beside exhaustive search, where that can be had.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from rich.table import Table
 from otherminds.bench import ROUNDS, Program, compiled, in_turns
 from otherminds.bench_ppo import PEAK_SIZE, matrix_flops
 from otherminds.config import HOP, Bench, Search, Sizes, Train, require
+from otherminds.diagnostics import exact
 from otherminds.games import make
 from otherminds.learners import hop
 from otherminds.learners.hop_play import HopPolicy, Moments
@@ -21,6 +25,8 @@ from otherminds.machine import machine, peak_memory_mb
 from otherminds.progress import track
 
 GAMES = 128
+GROWING = ((4, 1), (16, 1), (64, 1), (256, 1))  # simulations and trees
+TREES = (1, 4, 16, 64)
 SMALL, LARGE = "stag_hunt-4x4-4h1s", "stag_hunt-8x8-4h1s"
 
 
@@ -58,8 +64,12 @@ def bench_planning(options: Bench) -> dict[str, Any]:
         not options.games and options.parallel == Bench.parallel and options.peer is None,
         "--games, --parallel and --peer are for other benches: bench planning has games and sizes of its own",
     )
+    right = [row for case in track(exact.SURE, "beside exhaustive search") for row in exact.compared(case, list(GROWING))]
+    lucky = [row for case in track(exact.LUCKY, "with dice") for row in exact.compared(case, [(256, trees) for trees in TREES])]
+    coin = [{"trees": trees, "gambles": exact.gambles(trees)} for trees in TREES]
     rows = [measured(case) for case in track(CASES, "searches")]
-    return {"searches": rows, "peak_memory_mb": round(peak_memory_mb()), **machine()}
+    found = {"searches": rows, "exact": right + lucky, "coin": coin}
+    return found | {"peak_memory_mb": round(peak_memory_mb()), "machine": machine()}
 
 
 def measured(case: Case) -> dict[str, Any]:
@@ -142,3 +152,10 @@ def show_planning(result: dict[str, Any], console: Console) -> None:
             *(str(row[name]) for name in ("achieved_gflop_per_s", "peak_gflop_per_s")),
         )
     console.print(table)
+    table = Table("game", "partner", "dice", "to be had", "simulations", "trees", "lost", title="beside exhaustive search")
+    for row in result["exact"]:
+        named = (row["game"], row["partner"], "yes" if row["dice"] else "no", f"{row['best']:.3f}")
+        table.add_row(*named, str(row["simulations"]), str(row["trees"]), f"{row['lost']:.4f}")
+    console.print(table)
+    shares = ", ".join(f"{row['gambles']:.1%} with {row['trees']}" for row in result["coin"])
+    console.print(f"would rather gamble on a coin, ±1, than take 0.3, by number of trees: {shares}")

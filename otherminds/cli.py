@@ -147,6 +147,7 @@ def _finite(value: Any) -> Any:
 
 
 def demo(options: Demo) -> None:
+    keep_programs()
     from otherminds.demo import run_demo
 
     run_demo(options)
@@ -432,11 +433,13 @@ def adaptation_table(result: dict[str, Any]) -> Any:
 
     from otherminds.evaluate import Estimate
 
-    table = Table("partners", "reward", "foreseen", "possible", "belief in true goals", title=f"{result['run']}: adaptation")
-    share = lambda part, name: f"{part[name]:.2f}" if name in part else ""  # noqa: E731
+    columns = ("partners", "reward", "commonest action", "foreseen", "possible", "belief in true goals")
+    table = Table(*columns, title=f"{result['run']}: adaptation")
+    share = lambda part, name: f"{part[name]['mean']:.2f}" if part.get(name) else ""  # noqa: E731
     for part in result["sets"]:
         reward = Estimate(part["reward"]["mean"], part["reward"]["low"], part["reward"]["high"])
-        table.add_row(part["set"], str(reward), share(part, "top_1"), share(part, "best_top_1"), share(part, "belief"))
+        foreseen = [share(part.get("foresight", {}), name) for name in ("majority", "top_1", "top_1_exact")]
+        table.add_row(part["set"], str(reward), *foreseen, share(part, "belief"))
     return table
 
 
@@ -471,6 +474,7 @@ def audit(options: Audit) -> None:
 
 def bench(options: Bench) -> None:
     from otherminds import bench as of_games
+    from otherminds import bench_hop as of_hop
     from otherminds import bench_planning as of_planning
     from otherminds import bench_ppo as of_ppo
     from otherminds import bench_runs as of_runs
@@ -485,6 +489,7 @@ def bench(options: Bench) -> None:
         "ppo": (of_ppo.bench_ppo, of_ppo.show_ppo),
         "runs": (of_runs.bench_runs, of_runs.show_runs),
         "planning": (of_planning.bench_planning, of_planning.show_planning),
+        "hop": (of_hop.bench_hop, of_hop.show_hop),
     }[options.what]
     result = measure(options)
     if options.json:

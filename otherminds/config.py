@@ -334,8 +334,21 @@ class HOP(PolicyGradient):
     """Which of the presets; set by the name in --seats."""
     actor: Literal["plain", "generated"] = "plain"
     """Whether what is believed of the others stands beside what is seen, or chooses the weights of a layer."""
+    value_target: Literal["td_lambda", "return", "search"] = "td_lambda"
+    """What values learn: λ-returns, whole returns (λ = 1), or λ-returns that go on from what a search found, where there was
+    one."""
     search_weight: float = 0.5
     """Weight of learning from the search, in moves that were searched, beside learning from returns in all others."""
+    imagined_fraction: float | None = None
+    """Share of imagined steps in what the policy learns from: played on from real moments in the world it plans in. None: 0.2
+    where a learned model serves nothing else, else 0."""
+    imagined_steps: int = 5
+    """How far what is imagined goes on at most; it must divide the steps of a game that stay together in an update."""
+    ranked_reward: float | None = None
+    """Of learners without search: an episode that is among this share of the best of its update pays 1, any other -1, instead of
+    what it earned; none: off."""
+    trajectories: Literal["all", "rewarded"] = "all"
+    """Learn of partners from all that they do, or from what led to a reward."""
     practice: float = 0.5
     """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, or modest
     ones, to whom large rewards are worth nothing. So a seat meets partners of many kinds. Only where a learner has several
@@ -353,9 +366,19 @@ class HOP(PolicyGradient):
     """Steps of each seat in an update from which the world model learns, in parts of `world_model.batch`."""
     search: Search = field(default_factory=Search)
 
+    start: tuple[str, ...] = ()
+    """Fits of goals, opponent model or world model to start from: names under runs/, or paths. Their networks are taken over as
+    they are."""
+
     @property
     def parts(self) -> Preset:
         return PRESETS[self.preset]
+
+    @property
+    def imagined(self) -> float:
+        """The share of imagined steps in what the policy learns from."""
+        idle = self.parts.model == "learned" and not self.parts.search and self.core == "none"
+        return (0.2 if idle else 0.0) if self.imagined_fraction is None else self.imagined_fraction
 
 
 @dataclass(frozen=True)
@@ -371,14 +394,16 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Demo:
-    """Show what is here in a minute: scripts play each other, four PPOs learn to hunt together, a replay is left behind."""
+    """The main job in minutes: HOP+ learns in self-play to hunt together, then meets strangers; a replay is left behind."""
 
     name: str = "demo"
     """A name under runs/, or a path: the folder for the results."""
     episodes: int = 2000
-    """Episodes for each line of the table."""
-    steps: int = 300_000
+    """Episodes for each figure of self-play and scripts."""
+    steps: int = 1_000_000
     """Game steps the learners train."""
+    meetings: int = 16
+    """Meetings with each set of strangers, of 2,400 steps."""
     seed: int = 0
     json: bool = False
     """Print one JSON object and nothing else."""
@@ -685,9 +710,9 @@ class Audit:
 class Bench:
     """Measure speed, beside named peers in the same run."""
 
-    what: Annotated[Literal["games", "ppo", "runs", "planning"], tyro.conf.Positional]
-    """What to measure: how fast games are stepped, how fast PPO learns, what runs take to start and survive, or how fast the
-    search is."""
+    what: Annotated[Literal["games", "ppo", "runs", "planning", "hop"], tyro.conf.Positional]
+    """What to measure: how fast games are stepped, how fast PPO learns, what runs take to start and survive, how fast the search
+    is, or where the time of HOP goes."""
     games: tuple[str, ...] = ()
     """Of `games`: ids of games; all of ours if none is named."""
     parallel: tuple[int, ...] = (1, 64, 1024, 4096)

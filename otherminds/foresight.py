@@ -9,6 +9,7 @@ memory. It is never stored with what was played: learning thinks it again, by th
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from otherminds.config import HOP
 from otherminds.games.base import Game
 from otherminds.games.ego import seat_numbers, seen_from, tell_seats
 from otherminds.goals import SPREAD, Goals, Sequences
-from otherminds.networks import remember
+from otherminds.networks import remember, same_shape
 from otherminds.opponent_model import OpponentModel
 
 
@@ -45,11 +46,15 @@ class Watched(eqx.Module):
     first: Bool[Array, "T n"]
     worth: Float[Array, "T n"]  # what the seat itself earned from here on
     ego: Int[Array, ""]  # its own number
+    rewarded_only: bool = eqx.field(static=True, default=False)
 
     @property
     def seen(self) -> Bool[Array, "T n P"]:
-        """Where a partner acted, and we were there."""
-        return (self.action[..., 1:] >= 0) & (self.action[..., :1] >= 0)
+        """Where a partner acted, and we were there; if only that is to teach, where it led to a reward."""
+        there = (self.action[..., 1:] >= 0) & (self.action[..., :1] >= 0)
+        if self.rewarded_only:
+            there &= hindsight(jnp.where(self.reward[..., 1:] > 0, 0, -1), self.first) >= 0
+        return there
 
 
 class CodeThoughts(eqx.Module):
@@ -191,15 +196,20 @@ class Coded(eqx.Module):
         if self.config.parts.goals != "manual":
             return jnp.ones(shape, bool)
 
-        def step(later: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            reached, ends = row
-            found = jnp.where(reached >= 0, reached, jnp.where(ends[:, None], -1, later))
-            return found, found
-
-        ends = jnp.concatenate([rows.first[1:], jnp.zeros_like(rows.first[:1])])
-        none = jnp.full(rows.seen.shape[1:], -1, jnp.int32)
-        label = jax.lax.scan(step, none, (rows.goal_reached[..., 1:], ends), reverse=True)[1]
+        label = hindsight(rows.goal_reached[..., 1:], rows.first)
         return (label < 0)[..., None] | jax.nn.one_hot(label, self.count, dtype=bool)
+
+
+def hindsight(found: Int[Array, "T n P"], first: Bool[Array, "T n"]) -> Int[Array, "T n P"]:
+    """What will be found next in the same episode, now or later, as far as these rows show it; -1 for nothing."""
+
+    def step(later: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        now, ends = row
+        known = jnp.where(now >= 0, now, jnp.where(ends[:, None], -1, later))
+        return known, known
+
+    ends = jnp.concatenate([first[1:], jnp.zeros_like(first[:1])])
+    return jax.lax.scan(step, jnp.full(found.shape[1:], -1, found.dtype), (found, ends), reverse=True)[1]
 
 
 class NumberThoughts(eqx.Module):
@@ -309,6 +319,25 @@ def make(config: HOP, game: Game, random: np.random.Generator) -> Foresight:
     """As the preset and the settings say."""
     numbers = config.parts.goals == "learned" and (config.parts.numbers or config.goals.kind == "vae")
     return Numbered.make(config, game, random) if numbers else Coded.make(config, game, random)
+
+
+def started(mind: Foresight, fitted: Mapping[str, Any]) -> Foresight:
+    """The mind with what was learned alone, by name of the module (`fit`), where it has such a part."""
+    fits, of = fitted.get("goals"), mind.config.parts.goals
+    if isinstance(mind, Numbered):
+        return mind if fits is None else Numbered(same_shape(mind.goals, fits, "goals"), mind.game, mind.config)
+    if of == "none":
+        acts = fitted.get("opponent_model")
+        return mind if acts is None else eqx.tree_at(lambda m: m.acts, mind, same_shape(mind.acts, acts, "opponent_model"))
+    if fits is None:
+        return mind
+    if of == "learned":
+        parts = lambda m: (m.acts, m.codebook, m.prior)  # noqa: E731
+        return eqx.tree_at(parts, mind, same_shape(parts(mind), parts(fits), "goals"))
+    known = len(fits.prior)  # the goals of the game; what they do not cover is not in the fit
+    prior = mind.prior.at[:known].set(fits.prior)
+    wider = jax.tree.map(lambda new, old: new.at[tuple(slice(n) for n in old.shape)].set(old), mind.acts, fits.acts)
+    return Coded(wider, mind.codebook, prior, mind.game, mind.config)
 
 
 def through(

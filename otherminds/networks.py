@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from otherminds.config import require
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
 
 
@@ -352,3 +354,12 @@ class Trunk(eqx.Module):
 def stack(modules: Sequence[Any]) -> Any:
     """Several modules of one shape as one, with a leading axis: for `vmap` over seats or seeds."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *modules)
+
+
+def same_shape(fresh: Any, fitted: Any, name: str) -> Any:
+    """`fitted`, if it is of the same kind and size as what stands in its place; else it is refused."""
+    shapes = [
+        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), eqx.filter(module, eqx.is_array)) for module in (fresh, fitted)
+    ]
+    require(shapes[0] == shapes[1], f"the {name} to start from has other layers than this learner's: fit one with its settings")
+    return eqx.combine(eqx.filter(fitted, eqx.is_array), fresh)

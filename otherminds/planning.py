@@ -19,7 +19,7 @@ import mctx
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from otherminds.config import BadInput, Search, require
-from otherminds.distributions import NEVER
+from otherminds.distributions import NEVER, Categorical
 from otherminds.foresight import partner_views
 from otherminds.games.base import Game
 from otherminds.opponent_model import is_board
@@ -166,12 +166,7 @@ def search(
     rows = jnp.arange(trees)
 
     def follow(_: None, __: Array, action: Int[Array, " n"], node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
-        sight = world.look(node.moment)
-        chances = foresee(sight.each)
-        reached = jnp.cumsum(chances, -1)
-        ticket = luck[rows, node.depth][..., None] * reached[..., -1:]
-        theirs = jnp.where(sight.present[:, 1:], jnp.argmax(ticket < reached, -1), -1)
-        joint = jnp.concatenate([action[:, None], theirs], 1).astype(jnp.int32)
+        joint = _joint(world.look(node.moment), foresee, action, luck[rows, node.depth])
         moment, reward, over = world.step(node.moment, joint, keys[rows, node.depth])
         after = world.look(moment)
         logits, value, allowed = judge(after.own)
@@ -205,6 +200,14 @@ def drawn_luck(key: PRNGKeyArray, samples: int, shape: tuple[int, ...]) -> Float
     return (order + jax.random.uniform(within_key, (samples, *shape))) / samples
 
 
+def _joint(sight: Sight, foresee: Foresee, action: Int[Array, " n"], luck: Float[Array, "n partners"]) -> Int[Array, "n A"]:
+    """Our move and those of partners, as these dice fall; -1 for who is absent."""
+    reached = jnp.cumsum(foresee(sight.each), -1)
+    ticket = luck[..., None] * reached[..., -1:]
+    theirs = jnp.where(sight.present[:, 1:], jnp.argmax(ticket < reached, -1), -1)
+    return jnp.concatenate([action[:, None], theirs], 1).astype(jnp.int32)
+
+
 def _completed(
     worth: Float[Array, "n actions"],
     visits: Num[Array, "n actions"],
@@ -228,6 +231,53 @@ def decided(found: Found, root: Root, settings: Search, spread: Float[Array, " n
     better = settings.sharpness * (found.worth - found.worth.max(-1, keepdims=True)) / unit
     prior = settings.prior * jax.nn.log_softmax(jnp.where(root.legal, root.logits, NEVER))
     return jnp.where(root.legal, jax.nn.log_softmax(jnp.where(root.legal, better + prior, NEVER)), NEVER)
+
+
+class Dream(eqx.Module):
+    """Steps that were not played but imagined, from n roots."""
+
+    observation: Num[Array, "steps n ..."]
+    legal: Bool[Array, "steps n actions"]
+    present: Bool[Array, "steps n"]  # false once it was over
+    action: Int[Array, "steps n"]
+    logits: Float[Array, "steps n actions"]
+    value: Float[Array, "steps n"]
+    reward: Float[Array, "steps n"]
+    terminated: Bool[Array, "steps n"]
+    last_present: Bool[Array, " n"]  # after the last step
+    last_value: Float[Array, " n"]
+
+
+def dream(world: World, judge: Judge, foresee: Foresee, root: Root, key: PRNGKeyArray, *, steps: int) -> Dream:
+    """Play on from each root inside `world`, by our own policy and with partners as they are expected to be."""
+    count, partners = len(root.seat), root.present.shape[1] - 1
+
+    def one(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], dict[str, Array]]:
+        moment, logits, value, legal, there = carry
+        action_key, luck_key, step_key, end_key = jax.random.split(key, 4)
+        logits = Categorical.masked(logits, legal)
+        action, sight = Categorical.sample(logits, action_key), world.look(moment)
+        joint = _joint(sight, foresee, action, jax.random.uniform(luck_key, (count, partners)))
+        after, reward, over = world.step(moment, joint, jax.random.split(step_key, count))
+        ends = there & (jax.random.uniform(end_key, (count,)) < over)
+        seen = world.look(after)
+        raw, next_value, allowed = judge(seen.own)
+        row = dict(
+            observation=sight.own,
+            legal=legal,
+            present=there,
+            action=action,
+            logits=logits,
+            value=value,
+            reward=jnp.where(there, reward, 0.0),
+            terminated=ends,
+        )
+        return (after, raw, next_value, allowed if seen.legal is None else seen.legal, there & ~ends), row
+
+    opened = world.open(root.observation, root.seat, root.present)
+    start = (opened, root.logits, root.value, root.legal, root.present[:, 0])
+    last, rows = jax.lax.scan(one, start, jax.random.split(key, steps))
+    return Dream(**rows, last_present=last[4], last_value=last[2])
 
 
 def gathered(wanted: Bool[Array, " n"], capacity: int) -> Int[Array, " capacity"]:

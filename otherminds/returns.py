@@ -74,3 +74,16 @@ def episode_sums(
 
     carried, sums = jax.lax.scan(forward, carried, (reward, ended))
     return sums, carried
+
+
+def ranked(
+    total: Float[Array, "T E A"], over: Bool[Array, "T E A"], counts: Bool[Array, "T E A"], share: float
+) -> Float[Array, "T E A"]:
+    """Rewards by rank (Laterre et al. 2018). Where it is over for a seat: 1 if what it earned in its episode (`total`) is among a
+    `share` of the best of those that count, else -1. Nothing before."""
+    known = over & counts
+    count = known.sum((0, 1))
+    rising = jnp.sort(jnp.where(known, total, jnp.inf).reshape(-1, total.shape[-1]), 0)
+    place = jnp.clip(((1 - share) * count).astype(jnp.int32), 0, jnp.maximum(count - 1, 0))
+    bound = jnp.take_along_axis(rising, place[None], 0)
+    return jnp.where(over, jnp.where(total >= bound[None], 1.0, -1.0), 0.0)

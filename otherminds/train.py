@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from otherminds import checkpoint, runs, seats
+from otherminds import checkpoint, runs, seats, warm
 from otherminds.config import BadInput, Train, require
 from otherminds.curves import Curves, check_wandb
 from otherminds.evaluate import play_episodes
@@ -46,7 +46,7 @@ class Stopped(Exception):
 
 def train(config: Train, *, folder: Path | None = None, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train as the config says; what `train --json` prints. The folder of the run must not hold another."""
-    config = dataclasses.replace(config, seats=seats.pinned(config.seats))
+    config = warm.taken_over(dataclasses.replace(config, seats=seats.pinned(config.seats)))
     setup = prepare(config)
     folder = folder or runs.folder_of(default_name(config) if config.name is None else config.name)
     runs.require_name(folder)
@@ -103,7 +103,7 @@ class Session:
     def __init__(self, setup: Setup, folder: Path, say: Callable[[str], None]):
         self.setup, self.folder, self.say = setup, folder, say
         self.config = setup.config
-        self.engine = OnHost(setup) if setup.game.on_host else Compiled(setup)
+        self.engine = (OnHost if setup.game.on_host else Compiled)(setup, warm.modules)
         self.begin = time.perf_counter()
         self.update, self.phase = 0, 0
         self.place = (folder / ".lock").stat().st_ino
@@ -335,7 +335,7 @@ class Session:
         step, seconds = self.update * self.config.steps_per_update, self._seconds()
         speed = count * self.config.steps_per_update * self.config.seeds / spent
         row = {"update": self.update, "step": step, "seconds": round(seconds, 3), "game_steps_per_s": round(speed)}
-        self.timing.write([row])
+        self.timing.write([row | {"peak_memory_mb": round(peak_memory_mb())}])
 
     def _speed(self) -> float:
         """Game steps a second, all seeds together, without compiling."""

@@ -6,6 +6,7 @@ Learners are found in the seats; nothing here names one. Each seed is a pure fun
 import dataclasses
 import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -164,19 +165,23 @@ def policies_at(setup: Setup, phase: int, learners: tuple[Any, ...], fixed: tupl
     return own + fixed
 
 
-def first_carry(setup: Setup, seed: int, fixed: tuple[Seated, ...]) -> Carry:
-    """A seed that has seen nothing. Weights are made on the host, outside of `jit`."""
+Warm = Callable[[Train, int], Mapping[str, Any]]
+"""Modules that were fitted alone, by name, for a seed to start from."""
+
+
+def first_carry(setup: Setup, seed: int, fixed: tuple[Seated, ...], warm: Mapping[str, Any] | None = None) -> Carry:
+    """A seed that has seen nothing; `warm` are modules that learners may start from. Weights are made on the host, outside of
+    `jit`."""
     key = jax.random.key(seed)
-    learners = tuple(
-        learner.init(
-            *(setup.config.of(group.learner), setup.sizes_of(group), setup.game, group.seats),
-            jax.random.fold_in(key, PLAY + 1 + k),
-        )
-        for k, (learner, group) in enumerate(zip(setup.learners, setup.groups, strict=True))
-    )
-    play = None if setup.game.on_host else _open(setup, 0, learners, fixed, jax.random.fold_in(key, PLAY))
+    learners = []
+    for k, (learner, group) in enumerate(zip(setup.learners, setup.groups, strict=True)):
+        settings = setup.config.of(group.learner)
+        taken: dict[str, Any] = {"warm": warm} if getattr(settings, "start", ()) else {}
+        given = (settings, setup.sizes_of(group), setup.game, group.seats, jax.random.fold_in(key, PLAY + 1 + k))
+        learners.append(learner.init(*given, **taken))
+    play = None if setup.game.on_host else _open(setup, 0, tuple(learners), fixed, jax.random.fold_in(key, PLAY))
     nothing = jnp.zeros((setup.config.parallel, setup.game.seats))
-    return Carry(learners, play, nothing, nothing, key, jnp.bool_(True))
+    return Carry(tuple(learners), play, nothing, nothing, key, jnp.bool_(True))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -307,8 +312,8 @@ def build(lowered: Any) -> Any:
 class Compiled:
     """Plays and learns in one compiled program a phase."""
 
-    def __init__(self, setup: Setup):
-        self.setup, self.compile_s = setup, 0.0
+    def __init__(self, setup: Setup, warm: Warm | None = None):
+        self.setup, self.compile_s, self.warm = setup, 0.0, warm
         self.programs: dict[int, Any] = {}
         self.fixed: dict[int, tuple[Seated, ...]] = {}
 
@@ -317,15 +322,17 @@ class Compiled:
             self.fixed[phase] = fixed_policies(self.setup, phase)
         return seats.rotated(self.fixed[phase], update // CALL)
 
-    def first(self) -> Carry:
-        fixed = self.policies(0, 0)
-        return jax.tree.map(
-            lambda *leaves: jnp.stack(leaves), *[first_carry(self.setup, seed, fixed) for seed in self.setup.seeds]
-        )
+    def first(self, warm: bool = True) -> Carry:
+        fixed, config = self.policies(0, 0), self.setup.config
+        carries = [
+            first_carry(self.setup, seed, fixed, self.warm(config, seed) if warm and self.warm else None)
+            for seed in self.setup.seeds
+        ]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
 
     def like(self, phase: int) -> Carry:
         """A carry of the shape it has in a phase."""
-        carry = self.first()
+        carry = self.first(warm=False)
         return carry if phase == 0 else reopen(self.setup, phase, carry, self.policies(phase, 0))
 
     def before(self, carry: Carry, held: int, update: int) -> Carry:
@@ -357,12 +364,12 @@ _learn = eqx.filter_jit(learn)
 class OnHost(Compiled):
     """The same for games that are stepped in Python: they cannot be saved, so a resumed run opens new ones."""
 
-    def __init__(self, setup: Setup):
-        super().__init__(setup)
+    def __init__(self, setup: Setup, warm: Warm | None = None):
+        super().__init__(setup, warm)
         self.plays: list[Play] = []
 
     def like(self, phase: int) -> Carry:
-        return self.first()
+        return self.first(warm=False)
 
     def before(self, carry: Carry, held: int, update: int) -> Carry:
         phase = self.setup.phase_at(update)

@@ -137,17 +137,19 @@ def test_audit_prints_one_object():
 
 
 def test_demo_leaves_a_replay(tmp_path):
-    result = otherminds("demo", "--episodes", "64", "--steps", "2560", "--json", cwd=tmp_path)
+    result = otherminds("demo", "--episodes", "16", "--steps", "2560", "--meetings", "4", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
-    assert len(found["lineups"]) == 7
+    assert [one["set"] for one in found["strangers"]] == ["3ns", "3nh", "3random"]
+    assert len(found["scripts"]) == 9
+    assert 0 < found["strangers"][0]["foresight"]["top_1"]["mean"] < 1
     assert (tmp_path / "runs" / "demo" / "replay.gif").exists()
     assert json.loads((tmp_path / "runs" / "demo" / "result.json").read_text()) == found
 
 
 def test_a_demo_removes_nothing_but_an_earlier_demo(tmp_path, monkeypatch, capsys):
-    """It removed whatever lay in the folder `ppo` of the place it was given."""
-    thesis = tmp_path / "ppo" / "thesis.txt"
+    """It removed whatever lay in the folder of the learner in the place it was given."""
+    thesis = tmp_path / "hop_plus" / "thesis.txt"
     thesis.parent.mkdir()
     thesis.write_text("all of it")
     for _ in range(2):
@@ -156,7 +158,7 @@ def test_a_demo_removes_nothing_but_an_earlier_demo(tmp_path, monkeypatch, capsy
         assert "exists and is not of a demo: give another --name" in capsys.readouterr().err
         assert thesis.exists()
         runs.write_config(thesis.parent, Train())  # a run, and still not a demo's
-    runs.write_config(thesis.parent, dataclasses.replace(Train(), tensorboard=False, steps=7, seed=7))
+    runs.write_config(thesis.parent, dataclasses.replace(Train(), seats="hop_plus", tensorboard=False, steps=7, seed=7))
     assert demo._of_a_demo(thesis.parent)
 
 

@@ -196,6 +196,69 @@ def test_optimism_tilts_the_goals_that_are_drawn():
     assert (np.asarray(rows.behaviour_logits) != np.asarray(rows.policy_logits)).any()
 
 
+@pytest.mark.parametrize("preset", ["hop_plus_no_search", "hop"])
+def test_the_policy_learns_from_what_is_imagined_too(preset):
+    """In a learned model and in the rules. Absent seats imagine nothing, and nobody does before its time."""
+    late = dataclasses.replace(SMALL_HOP.search, begin=0.5)
+    waiting, rows, _ = played(preset, practice=0.0, imagined_fraction=0.5, imagined_steps=4, search=late)
+    assert not update(waiting, rows)[1]["imagined"].any()
+    state = dataclasses.replace(waiting, updates=waiting.planned // 2)
+    metrics = update(state, rows)[1]
+    assert (metrics["imagined"] > 0.2).all()
+    assert (metrics["imagined"] < 0.8).all()
+    nobody = dataclasses.replace(rows, present=rows.present & False)
+    assert not update(state, nobody)[1]["imagined"].any()
+
+
+def test_values_can_learn_from_whole_returns_and_from_what_searches_find():
+    plain, rows, _ = played("hop", practice=0.0)
+    _, by_search, _ = played("hop", practice=0.0, value_target="search")
+    searched = np.asarray((rows.behaviour_logits != rows.policy_logits).any(-1))
+    differs = np.asarray(rows.value != by_search.value)
+    first = searched[0] & np.asarray(rows.present)[0]
+    assert differs[0][first].mean() > 0.9
+    assert not differs[0][~first].any()
+    whole = dataclasses.replace(plain, config=dataclasses.replace(plain.config, value_target="return"))
+    left, right = update(plain, rows)[0], update(whole, rows)[0]
+    assert bool((left.network.critic.weight != right.network.critic.weight).any())
+
+
+def test_ranked_rewards_pay_the_best_and_are_of_episodes_that_go_on_across_updates():
+    state, rows, _ = played("no_goal", practice=0.0, ranked_reward=0.5)
+    after, metrics = update(state, rows)
+    assert all(np.isfinite(value).all() for value in metrics.values())
+    ended = np.concatenate([rows.first[1:], rows.last.first[None]])
+    going_on = ~ended.any(0)
+    np.testing.assert_allclose(after.earned[going_on], np.asarray(rows.reward)[:, going_on].sum(0), atol=1e-6)
+    twice = dataclasses.replace(rows, reward=2 * rows.reward)  # the same ranks
+    for left, right in zip(jax.tree.leaves(after.network), jax.tree.leaves(update(state, twice)[0].network), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_what_led_to_no_reward_can_be_left_out_of_what_is_learned_of_partners():
+    state, rows, _ = played("direct_om", practice=0.0)
+    few = dataclasses.replace(state, config=dataclasses.replace(state.config, trajectories="rewarded"))
+    unpaid = dataclasses.replace(rows, everyone=dataclasses.replace(rows.everyone, reward=0 * rows.everyone.reward))
+    assert float(update(few, unpaid)[1]["foresight_action"].max()) == 0
+    assert float(update(state, unpaid)[1]["foresight_action"].min()) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"imagined_fraction": 1.0}, "below 1"),
+        ({"imagined_fraction": 0.2, "core": "gru"}, "no memory"),
+        ({"imagined_fraction": 0.2, "preset": "omg"}, "no world"),
+        ({"ranked_reward": 0.25}, "--seats omg"),
+        ({"ranked_reward": 2.0, "preset": "no_goal"}, "a share"),
+        ({"value_target": "search", "preset": "no_goal"}, "does not search"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused(options, words):
+    with pytest.raises(BadInput, match=words):
+        hop.check(settings(**({"preset": "hop_plus"} | options)), Sizes(16, 6, 1, 2, 10), make("stag_hunt-4x4-4h1s"))
+
+
 @pytest.mark.parametrize("preset", ["hop", "hop_plus"])
 def test_every_part_that_is_switched_on_changes_what_is_played(preset):
     """A generator was once built, and the plain actor was still called: curves identical, point by point."""

@@ -2,54 +2,18 @@
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from otherminds import make
-from otherminds.config import Search
-from otherminds.partners.stag_hunt import nearest_stag
-from otherminds.planning import Root, Sight, Simulator, decided, drawn_luck, gathered, search, simulates
+from otherminds.diagnostics import exact
+from otherminds.diagnostics.exact import Case, coin_roots, coin_search, foresight, knows_nothing, lost, searched, starts
+from otherminds.planning import Root, Simulator, decided, drawn_luck, dream, gathered, simulates
 
-PLAIN = Search(prior=0.0, sharpness=20.0)
-
-
-class Coin(eqx.Module):
-    """One step: action 0 pays 0.3, action 1 pays 1 or -1 by the partner's coin; then it is over."""
-
-    def open(self, observation, seat, present):
-        return observation
-
-    def look(self, moment):
-        each = jnp.zeros((len(moment), 1, 1))
-        return Sight(moment, each, None, jnp.ones((len(moment), 2), bool))
-
-    def step(self, moment, action, keys):
-        gamble = jnp.where(action[:, 1] == 0, 1.0, -1.0)
-        return moment, jnp.where(action[:, 0] == 0, 0.3, gamble), jnp.ones(len(moment))
-
-
-def fair(each):
-    return jnp.full((len(each), 1, 2), 0.5)
-
-
-def knows_nothing(actions):
-    def judge(seen):
-        count = len(seen)
-        return jnp.zeros((count, actions)), jnp.zeros(count), jnp.ones((count, actions), bool)
-
-    return judge
-
-
-def coin_roots(count):
-    yes = jnp.ones((count, 2), bool)
-    return Root(jnp.zeros((count, 1)), jnp.zeros(count, jnp.int32), yes, yes, jnp.zeros((count, 2)), jnp.zeros(count))
-
-
-def coin_search(foresee, count, settings, **options):
-    return jax.jit(lambda: search(Coin(), knows_nothing(2), foresee, coin_roots(count), jax.random.key(0), settings, **options))()
+PLAIN = dataclasses.replace(exact.PLAIN, gumbel_scale=1.0)
+FAIR = (0.5, 0.5)
 
 
 @pytest.mark.parametrize("kind", ["gumbel", "puct"])
@@ -57,7 +21,7 @@ def test_a_gamble_on_a_coin_loses_to_a_sure_thing(kind):
     """mctx keeps one successor for each branch: a lucky draw was once believed for ever, and ±1 beat 0.3 in 92 % of cases."""
     settings = dataclasses.replace(PLAIN, kind=kind)
     for samples, worst in ((2, 0.02), (16, 0.0)):
-        found = coin_search(fair, 200, settings, simulations=16, samples=samples, discount=1.0)
+        found = coin_search(FAIR, 200, settings, simulations=16, samples=samples, discount=1.0)
         gambles = float((found.worth[:, 1] > found.worth[:, 0]).mean())
         assert gambles <= worst, samples
         np.testing.assert_allclose(found.worth[:, 0], 0.3, atol=1e-5)
@@ -74,105 +38,54 @@ def test_luck_is_uniform_and_spread_over_trees():
 
 # --- against exhaustive search ---
 
-GAME = make("stag_hunt?height=3&width=3&hares=1&players=2&horizon=6")
-STAG = nearest_stag(GAME, 1)
+CASE = Case(exact.HUNT, "nearest_stag", 2)
+GAME = make(CASE.game)
 ACTIONS = GAME.actions
+HUNTER, FIRST_CHOICE = foresight(dataclasses.replace(CASE, dice=True)), foresight(CASE)
 
 
-def late_starts(count, steps_left, seed=0):
-    """States of the game with so many steps left."""
-    states = jax.vmap(GAME.reset)(jax.random.split(jax.random.key(seed), count))
-    return eqx.tree_at(lambda s: s.time, states, jnp.full(count, GAME.horizon - steps_left, states.time.dtype))
-
-
-def hunter(each):
-    """The script's own probabilities, of what partners see."""
-    states = jax.vmap(lambda seen: GAME.state_of(seen, 0))(each.reshape(-1, *each.shape[2:]))
-    legal = jax.vmap(GAME.legal)(states)[:, 0]
-    return STAG.rule(each.reshape(-1, *each.shape[2:]), legal).reshape(*each.shape[:2], -1)
-
-
-def first_choice(each):
-    """The same without dice: its likeliest move, the first of equals."""
-    return jax.nn.one_hot(hunter(each).argmax(-1), ACTIONS)
-
-
-@jax.jit
-def _everything(states):
-    """(what follows, our reward, whether it is over) of every joint action; rows of states, our moves and the partner's."""
-    ours, theirs = (x.reshape(-1) for x in jnp.meshgrid(jnp.arange(ACTIONS), jnp.arange(ACTIONS), indexing="ij"))
-    many = jax.tree.map(lambda leaf: jnp.repeat(leaf, ACTIONS**2, 0), states)
-    count = len(many.time)
-    action = jnp.tile(jnp.stack([ours, theirs], 1), (count // ACTIONS**2, 1))
-    return Simulator(GAME).step(many, action, jax.random.split(jax.random.key(0), count))
-
-
-def exact(states, foresee, steps):
-    """Q of each of our moves, [n, actions], by trying everything: all our moves times all of the partner's."""
-    sight, chances = jax.jit(lambda states: (s := Simulator(GAME).look(states), foresee(s.each)[:, 0]))(states)
-    after, reward, over = _everything(states)
-    worth = np.asarray(reward, np.float64)
-    if steps > 1:
-        present = np.asarray(jax.jit(jax.vmap(GAME.present))(after))[:, 0]
-        goes_on = (np.asarray(over) == 0) & present
-        worth = worth + np.where(goes_on, exact(after, foresee, steps - 1).max(1), 0.0)
-    worth = (worth.reshape(-1, ACTIONS, ACTIONS) * np.asarray(chances)[:, None]).sum(-1)
-    return np.where(np.asarray(sight.legal), worth, -np.inf)
-
-
-def searched(states, foresee, simulations, samples, kind="gumbel"):
-    world = Simulator(GAME)
-    sight, count = world.look(states), len(states.time)
-    root = Root(sight.own, jnp.zeros(count, jnp.int32), sight.present, sight.legal, jnp.zeros((count, ACTIONS)), jnp.zeros(count))
-    settings = dataclasses.replace(PLAIN, kind=kind, gumbel_scale=0.0)
-    run = jax.jit(
-        lambda root: search(
-            *(world, knows_nothing(ACTIONS), foresee, root, jax.random.key(1), settings),
-            simulations=simulations,
-            samples=samples,
-            discount=1.0,
-        )
-    )
-    found = run(root)
-    return np.asarray(jnp.where(root.legal, found.worth, -jnp.inf)), found
-
-
-def lost(states, foresee, truth, simulations, samples, kind="gumbel"):
-    """How much is lost, on average, by playing what the search finds best."""
-    worth, _ = searched(states, foresee, simulations, samples, kind)
-    return float((truth.max(1) - truth[np.arange(len(truth)), worth.argmax(1)]).mean())
+def gaps(case, amounts, kind="gumbel"):
+    """What is lost with so many (simulations, trees)."""
+    game, states, foresee = make(case.game), starts(case, 24), foresight(case)
+    truth = exact.exact(game, states, foresee, case.steps)
+    return truth, [lost(game, states, foresee, truth, *amount, kind) for amount in amounts]
 
 
 @pytest.mark.parametrize("kind", ["gumbel", "puct"])
 def test_it_finds_the_best_answer_to_partners_without_dice(kind):
     """A 3x3 stag hunt, two steps before its end: the more simulations, the less is lost, down to nothing."""
-    states = late_starts(24, 2)
-    truth = exact(states, first_choice, 2)
+    truth, (few, many) = gaps(CASE, [(4, 1), (120, 1)], kind)
     assert truth.max() >= 5  # some can still reach the stag together
-    few, many = (lost(states, first_choice, truth, count, 1, kind) for count in (4, 120))
     assert many <= 0.01
     assert few > many
 
 
+def test_it_finds_the_best_answer_to_tit_for_tat():
+    """Four steps before the end: cooperate until the last one, and only then defect."""
+    case = exact.SURE[0]
+    assert (case.game.partition("?")[0], case.partner) == ("matrix-ipd", "tit_for_tat")
+    truth, (found,) = gaps(case, [(64, 1)])
+    assert truth.max() == 3 + 3 + 3 + 5
+    assert found == 0
+
+
 def test_with_partners_that_throw_dice_more_trees_lose_less():
-    states = late_starts(24, 2, seed=1)
-    truth = exact(states, hunter, 2)
-    gaps = [lost(states, hunter, truth, 60, trees) for trees in (1, 4, 16)]
-    assert gaps[-1] <= 0.02
-    assert gaps[0] >= gaps[-1]
+    _, found = gaps(dataclasses.replace(CASE, dice=True), [(240, trees) for trees in (1, 4, 16)])
+    assert found[-1] <= 0.02
+    assert found[0] >= found[-1]
 
 
 def test_each_root_is_searched_by_itself():
     """What is searched beside a root changes nothing in what is found there."""
-    states = late_starts(8, 3)
+    states = starts(CASE, 8)
     other = jax.tree.map(lambda leaf: leaf.at[4:].set(jnp.roll(leaf, 1, 0)[4:]), states)
-    left, right = searched(states, hunter, 32, 2)[0], searched(other, hunter, 32, 2)[0]
+    left, right = (searched(GAME, one, HUNTER, 32, 2).worth for one in (states, other))
     np.testing.assert_allclose(left[:4], right[:4], atol=1e-6)
 
 
 def test_a_tree_is_what_it_was():
     """Values of a tree that was looked at by hand; what was not tried is worth what the root is."""
-    heads = lambda each: jnp.broadcast_to(jnp.array([1.0, 0.0]), (len(each), 1, 2))  # noqa: E731
+    heads = (1.0, 0.0)
     found = coin_search(heads, 1, PLAIN, simulations=8, samples=1, discount=0.5)
     np.testing.assert_allclose(found.worth[0], [0.3, 1.0], atol=1e-6)
     assert int(found.visits.sum()) == 8
@@ -181,6 +94,27 @@ def test_a_tree_is_what_it_was():
     paid = (0.3, 1.0)[tried]
     np.testing.assert_allclose(one.worth[0, tried], paid, atol=1e-6)
     np.testing.assert_allclose(one.worth[0, 1 - tried], (0 + 1 * paid) / 2, atol=1e-6)  # the mixed value of the root
+
+
+def test_a_dream_goes_by_the_rules_and_ends_where_they_say():
+    """Our moves drawn by an even policy, the partner's by its script: every step is one that the game would have made."""
+    states, world = starts(dataclasses.replace(CASE, steps=4), 24), Simulator(GAME)
+    sight, even = world.look(states), jnp.zeros((24, ACTIONS))
+    root = Root(sight.own, jnp.zeros(24, jnp.int32), sight.present, sight.legal, even, jnp.zeros(24))
+    found = jax.jit(lambda root: dream(world, knows_nothing(ACTIONS), FIRST_CHOICE, root, jax.random.key(1), steps=6))(root)
+    assert found.reward.shape == (6, 24)
+    for t in range(5):
+        np.testing.assert_array_equal(found.observation[t], world.look(states).own)
+        partner = FIRST_CHOICE(world.look(states).each)[:, 0].argmax(-1)
+        there = world.look(states).present[:, 1]
+        joint = jnp.stack([found.action[t], jnp.where(there, partner, -1)], 1).astype(jnp.int32)
+        states, reward, over = world.step(states, joint, jax.random.split(jax.random.key(0), 24))
+        on = np.asarray(found.present[t])
+        np.testing.assert_allclose(found.reward[t][on], reward[on])
+        np.testing.assert_array_equal(np.asarray(found.terminated[t])[on], np.asarray(over)[on] > 0)
+    assert not found.present[4:].any()  # four steps were left
+    assert not found.reward[4:].any()
+    assert not found.last_present.any()
 
 
 def test_what_is_not_wanted_is_not_in_the_batch():

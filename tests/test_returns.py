@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from otherminds.returns import episode_sums, lambda_returns, value_of_absent
+from otherminds.returns import episode_sums, lambda_returns, ranked, value_of_absent
 
 
 def column(*numbers, dtype=float):
@@ -76,3 +76,12 @@ def test_rewards_add_up_over_an_episode_and_across_rollouts():
     sums, carried = episode_sums(reward, jnp.array([[0], [1], [0], [0]], bool), jnp.array([[10.0]]))
     np.testing.assert_allclose(sums.ravel(), [11, 13, 3, 7])
     np.testing.assert_allclose(carried, [[7.0]])
+
+
+def test_rewards_by_rank_are_paid_at_the_end_to_the_best_share():
+    # Four games of one step. Of 1, 5, 5, 2 half are among the best: the two 5. The last seat's 9 does not count, but is paid.
+    total = jnp.array([[[1.0], [5.0], [5.0], [2.0], [9.0]]])
+    over = jnp.ones((1, 5, 1), bool)
+    counts = over.at[0, 4].set(False)
+    np.testing.assert_array_equal(ranked(total, over, counts, 0.5).ravel(), [-1, 1, 1, -1, 1])
+    np.testing.assert_array_equal(ranked(total, over.at[0, 0].set(False), counts, 0.5).ravel(), [0, 1, 1, -1, 1])

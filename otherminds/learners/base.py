@@ -44,7 +44,7 @@ class Learner(Protocol):
     # A learner may also have `wants_final(config)`, whether it learns from what the last step of an episode led to;
     # `as_itself(config, games, group)`, which seats of which games it does not leave to other selves of it while it learns; and
     # `among_equals(state)`, itself without those; and `live_parts(state, fresh, view, memory, key)`, how much what is played
-    # changes without each part that is switched on.
+    # changes without each part that is switched on. If its settings have `start`, `init` takes `warm`: modules fitted alone.
 
 
 def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game) -> None:

@@ -10,7 +10,8 @@ selves: as they were earlier in the run, or modest ones, to whom large rewards a
 """
 
 import dataclasses
-import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -20,8 +21,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from otherminds import foresight, planning
-from otherminds.config import HOP, Sizes, require
+from otherminds import foresight
+from otherminds.config import HOP, Sizes
 from otherminds.distributions import Categorical
 from otherminds.foresight import Foresight
 from otherminds.games.base import Game
@@ -31,8 +32,6 @@ from otherminds.learners.base import (
     Scale,
     adam,
     between,
-    check_network,
-    check_shares,
     common_metrics,
     cut,
     descend,
@@ -41,11 +40,13 @@ from otherminds.learners.base import (
     rescale,
     unit_length,
 )
-from otherminds.learners.hop_learn import foresight_metrics, learn_of_partners, learn_of_world, think_again
+from otherminds.learners.hop_check import check as check  # what `train` asks of a learner
+from otherminds.learners.hop_check import imagined_length, imagined_units
+from otherminds.learners.hop_learn import foresight_metrics, imagined, learn_of_partners, learn_of_world, think_again
 from otherminds.learners.hop_play import EARLIER, MODEST, OWN, ActorCritic, HopPolicy, cast, foresees, practises, tell
 from otherminds.losses import clipped_policy, clipped_value, masked_mean, normalised
-from otherminds.networks import generator, stack
-from otherminds.returns import lambda_returns
+from otherminds.networks import generator, same_shape, stack
+from otherminds.returns import Targets, episode_sums, lambda_returns, ranked
 from otherminds.types import Memory, Trajectory, View
 from otherminds.world_model import WorldModel
 
@@ -62,6 +63,7 @@ class State(eqx.Module):
     model_optimiser: Any
     earlier: ActorCritic | None  # networks as they were, [len(EARLIER), ...]
     largest: Float[Array, " G"]  # rewards of late
+    earned: Float[Array, "E G"] | None  # in the episodes under way, where rewards are ranked
     updates: Int[Array, ""]
     planned: Int[Array, ""]  # updates in the whole run, for schedules; an array, so that a longer run is the same program
     config: HOP = eqx.field(static=True)
@@ -70,12 +72,23 @@ class State(eqx.Module):
     seats: tuple[int, ...] = eqx.field(static=True)
 
 
-def init(config: HOP, sizes: Sizes, game: Game, seats: tuple[int, ...], key: PRNGKeyArray) -> State:
+def init(
+    config: HOP,
+    sizes: Sizes,
+    game: Game,
+    seats: tuple[int, ...],
+    key: PRNGKeyArray,
+    warm: Mapping[str, Any] | None = None,
+) -> State:
+    """`warm` are modules that were fitted alone, by name (`fit`): all seats start from them."""
+
     def made(seat: int) -> tuple[ActorCritic, Foresight, WorldModel | None]:
         random = generator(jax.random.fold_in(key, seat))
-        mind = foresight.make(config, game, random)
+        mind = foresight.started(foresight.make(config, game, random), warm or {})
         network = ActorCritic.make(config, game, mind.told_size, random)
         model = WorldModel.make(config.world_model, game, random) if config.parts.model == "learned" else None
+        if model is not None and warm and "world_model" in warm:
+            model = same_shape(model, warm["world_model"], "world_model")
         return network, mind, model
 
     network, mind, model = made(0) if config.share else stack([made(seat) for seat in seats])
@@ -94,61 +107,13 @@ def init(config: HOP, sizes: Sizes, game: Game, seats: tuple[int, ...], key: PRN
         model_optimiser=None if model is None else start(model),
         earlier=earlier,
         largest=jnp.zeros(len(seats)),
+        earned=None if config.ranked_reward is None else jnp.zeros((sizes.parallel, len(seats))),
         updates=jnp.int32(0),
         planned=jnp.int32(sizes.updates),
         config=config,
         sizes=sizes,
         game=game,
         seats=seats,
-    )
-
-
-def check(config: HOP, sizes: Sizes, game: Game) -> None:
-    """Refuse settings that cannot work, before anything is compiled, with what would."""
-    name, parts = config.preset, config.parts
-    check_network(config, sizes, "hop", game)
-    check_shares("hop", config, ("discount", "trace", "practice", "counted", "switching"))
-    check_search(config)
-    require(
-        not game.continuous,
-        f"{name} plans with discrete actions, and {game.id} has continuous ones: --seats ppo",
-    )
-    require(game.seats > 1, f"{name} models partners, and {game.id} has one seat: --seats ppo")
-    require(
-        parts.goals != "manual" or bool(game.goals),
-        f"{name} needs goals given by hand, and {game.id} names none: --seats hop_plus",
-    )
-    if parts.model == "simulator":
-        instead = {"hop": "hop_plus", "direct_om": "hop_plus_no_goal", "hop_plus_no_model": "hop_plus"}[name]
-        require(not game.on_host, f"{name} searches in the rules, and {game.id} is stepped on the host: --seats {instead}")
-        require(
-            planning.simulates(game),
-            f"{name} searches in the rules, and an observation of {game.id} does not tell the state: --seats {instead}",
-        )
-    require(config.hidden != (), "--hop.hidden is empty, expected at least one layer: --hop.hidden 64 64")
-    require(config.search_weight >= 0, f"--hop.search-weight is {config.search_weight}, expected 0 or a positive number: 0.5")
-    for option in ("foresight_games", "model_rows"):
-        number, spelled = getattr(config, option), option.replace("_", "-")
-        require(number >= 1, f"--hop.{spelled} is {number}, expected a positive number")
-
-
-def check_search(config: HOP) -> None:
-    search = config.search
-    for option in ("simulations", "samples", "play_simulations", "play_samples", "considered"):
-        number, spelled = getattr(search, option), option.replace("_", "-")
-        require(number >= 1, f"--hop.search.{spelled} is {number}, expected at least 1: --hop.search.{spelled} 1")
-    for option in ("share", "capacity", "play_share", "begin"):
-        number, spelled = getattr(search, option), option.replace("_", "-")
-        require(0 <= number <= 1, f"--hop.search.{spelled} is {number}, expected a number from 0 to 1")
-    require(search.capacity > 0, "--hop.search.capacity is 0, expected a share of the games: --hop.search.capacity 0.6")
-    for option in ("sharpness", "prior", "gumbel_scale", "exploration"):
-        number, spelled = getattr(search, option), option.replace("_", "-")
-        require(0 <= number < math.inf, f"--hop.search.{spelled} is {number}, expected 0 or a positive number")
-    require(math.isfinite(search.optimism), f"--hop.search.optimism is {search.optimism}, expected a number: 0")
-    numbers = config.parts.goals == "learned" and config.goals.kind == "vae"
-    require(
-        not search.optimism or (config.parts.goals != "none" and not numbers),
-        "--hop.search.optimism is about goals that are codes: --hop.search.optimism 0",
     )
 
 
@@ -224,13 +189,14 @@ class HopBatch(Batch):
     searched: Bool[Array, "G units L"]
     target: Float[Array, "G units L"]
     played: Float[Array, "G units L actions"]  # logits that actions were drawn from: after a search, what it found
+    imagined: Bool[Array, "G units L"]
 
 
 def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Metrics]:
     config, sizes, game = state.config, state.sizes, state.game
     rate = between(config.learning_rate, config.learning_rate_final, state.updates, state.planned)
     entropy_weight = between(config.entropy, config.entropy_final, state.updates, state.planned)
-    policy_key, mind_key, model_key = jax.random.split(key, 3)
+    policy_key, mind_key, model_key, dream_key = jax.random.split(key, 4)
 
     games, group = rows.present.shape[1:]
     who = cast(games, group, config.practice if state.earlier is not None else 0.0)
@@ -243,14 +209,16 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     forgotten = rows.first if config.memory == "episode" else rows.meeting
     fresh = jnp.broadcast_to(forgotten[..., None], rows.present.shape)
     before, last_value, final_value = look_back(state, rows, fresh, told)
-    largest = jnp.maximum(0.999 * state.largest, rows.reward.max((0, 1)))
-    reward = jnp.where(modest[None] & (rows.reward > largest[None, None] / 2), 0.0, rows.reward)
-    targets = lambda_returns(
+    reward, largest, earned = worth_to_itself(state, rows, own, modest)
+    returned = partial(
+        lambda_returns,
         *(reward, rows.value, last_value, final_value),
         *(rows.present, rows.last.present, rows.terminated, rows.truncated),
         discount=config.discount,
-        trace=config.trace,
     )
+    targets = returned(trace=config.trace)
+    if config.value_target == "return":
+        targets = Targets(returned(trace=1.0).returns, targets.advantages)
     network, scale = state.network, state.scale
     if config.normalise_value:
         scale = scale.take_in(targets.returns, own & ~modest[None])
@@ -262,9 +230,15 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     base = Batch.make(learned, targets, scale, fresh, before, length, Categorical)
     apart = [normalised(targets.advantages, own & who) for who in (~modest[None], modest[None])]  # wants have scales of their own
     base = dataclasses.replace(base, advantage=cut(jnp.where(modest[None], apart[1], apart[0]), length))
-    extra = {"told": told[:-1], "searched": searched, "played": rows.behaviour_logits}
+    extra = {"told": told[:-1], "searched": searched, "played": rows.behaviour_logits, "imagined": jnp.zeros_like(searched)}
     fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(Batch)}
     batch = HopBatch(**fields, **{name: cut(x, length) for name, x in extra.items()})
+    units = imagined_units(config, sizes)
+    if units:
+        wanted = own & ~modest[None] & begun
+        shape = (units, length, imagined_length(config, sizes))
+        dreams = imagined(policy(state), rows, thoughts, told, wanted, scale, *shape, dream_key)
+        batch = jax.tree.map(lambda real, dreamt: jnp.concatenate([real, dreamt], 1), batch, HopBatch(**dreams))
 
     def loss(network: ActorCritic, part: Any) -> tuple[Float[Array, ""], dict[str, Float[Array, " G"]]]:
         """Summed over seats, of which each depends on its own parameters alone; the mean where they share."""
@@ -279,6 +253,7 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     move = norms(jax.tree.map(jnp.subtract, network, state.network), config.share, group)
     itself = dataclasses.replace(rows, present=own & ~modest[None])
     metrics = common_metrics(terms, itself, targets, scale, move, rate, entropy_weight)
+    metrics["imagined"] = masked_mean(batch.imagined * 1.0, batch.present, (1, 2))
     metrics["searched"] = searched.sum((0, 1)) / jnp.maximum(own.sum((0, 1)), 1)
     mind, mind_optimiser, model, model_optimiser = state.mind, state.mind_optimiser, state.model, state.model_optimiser
     if foresees(config):
@@ -299,9 +274,23 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
         model_optimiser=model_optimiser,
         earlier=remembered(state, network),
         largest=largest,
+        earned=earned,
         updates=state.updates + 1,
     )
     return after, metrics
+
+
+def worth_to_itself(
+    state: State, rows: Trajectory, own: Bool[Array, "T E G"], modest: Bool[Array, "E G"]
+) -> tuple[Float[Array, "T E G"], Float[Array, " G"], Float[Array, "E G"] | None]:
+    """(what rewards are worth to whoever earns them, the largest of late, what the episodes under way have earned so far)."""
+    largest, earned, share = jnp.maximum(0.999 * state.largest, rows.reward.max((0, 1))), state.earned, state.config.ranked_reward
+    reward = jnp.where(modest[None] & (rows.reward > largest[None, None] / 2), 0.0, rows.reward)
+    if share is None or earned is None:
+        return reward, largest, None
+    ended = jnp.concatenate([rows.first[1:], rows.last.first[None]])
+    total, earned = episode_sums(rows.reward, ended, earned)
+    return jnp.where(modest[None], reward, ranked(total, rows.terminated, own & ~modest[None], share)), largest, earned
 
 
 def losses(
@@ -329,7 +318,7 @@ def losses(
     )
     if config.parts.model == "learned":
         wrong = optax.sigmoid_binary_cross_entropy(allowed, part.legal * 1.0).mean(-1)
-        terms["allowed_loss"] = mean(wrong, part.present)
+        terms["allowed_loss"] = mean(wrong, part.present & ~part.imagined)  # what is legal there is this head's own guess
     return terms
 
 

@@ -1,6 +1,5 @@
 """What HOP learns beside its policy: what partners do and are after, and what a step leads to. And how well it foresaw them."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -9,13 +8,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from otherminds import foresight, world_model
+from otherminds.distributions import Categorical
 from otherminds.foresight import Foresight, Happened, Watched
 from otherminds.games.ego import to_egos
-from otherminds.learners.base import adam, between, moves_of
-from otherminds.learners.hop_play import OWN, foresees
-from otherminds.losses import masked_mean
+from otherminds.learners.base import Scale, adam, between, cut, moves_of
+from otherminds.learners.hop_play import OWN, HopPolicy, Moments, foresees
+from otherminds.losses import masked_mean, normalised
+from otherminds.returns import lambda_returns
 from otherminds.types import Trajectory
 from otherminds.world_model import Step, WorldModel
+
+DREAMED = ("observation", "legal", "present", "action", "logits", "value", "reward", "terminated")
+"""What a dream has of every step."""
 
 
 def think_again(state: Any, rows: Trajectory) -> Any:
@@ -76,7 +80,7 @@ def learn_of_partners(
             ego=rows.seat,
         )
 
-    axes = {field.name: 0 if field.name == "ego" else 2 for field in dataclasses.fields(Watched)}
+    axes = {name: 0 if name == "ego" else 2 for name in watched(chosen[0])}
 
     def step(carry: tuple[Any, Any], part: tuple[Array, Array]) -> tuple[tuple[Any, Any], dict[str, Array]]:
         (mind, optimiser), (at, key) = carry, part
@@ -84,7 +88,8 @@ def learn_of_partners(
 
         def loss(mind: Foresight) -> tuple[Array, dict[str, Array]]:
             def one(mind: Foresight, rows: dict[str, Array], start: Any, lasting: Any) -> Any:
-                return mind.losses(Watched(**rows), start, lasting, key, progress)
+                seen = Watched(**rows, rewarded_only=config.trajectories == "rewarded")
+                return mind.losses(seen, start, lasting, key, progress)
 
             total, terms = jax.vmap(one, (own, axes, 1, 1))(mind, watched(at), start, lasting)
             return total.mean() if config.share else total.sum(), terms
@@ -107,18 +112,12 @@ def learn_of_world(state: Any, rows: Trajectory, key: PRNGKeyArray) -> tuple[Wor
     steps, games, group = rows.present.shape
     batch = min(settings.batch, steps * games)
     count = max(1, min(config.model_rows, steps * games) // batch)
-    present = rows.present.reshape(-1, group)
-    luck = jax.random.uniform(key, present.shape[:1])[:, None]  # the same for all seats: none is special
-    order = jnp.argsort(luck + ~present, 0)[: count * batch].T  # [G, rows], the present first
+    order = some_rows(rows.present, count * batch, key)
     joint = to_egos(rows.everyone.action, rows.seat)
     rate = between(settings.learning_rate, 0.1 * settings.learning_rate, state.updates, state.planned)
     own, transform = None if config.share else 0, adam(config.max_gradient)
 
     final = rows.final_observation
-
-    def picked(x: Array, at: Int[Array, "G n"]) -> Array:
-        """[T, E, G, ...] as [G, n, ...]."""
-        return jax.vmap(lambda own, at: own[at], (1, 0))(x.reshape(steps * games, *x.shape[2:]), at)
 
     def taken(at: Int[Array, "G n"]) -> dict[str, Array]:
         """The fields of `Step` for every seat, [G, n, ...]."""
@@ -156,6 +155,80 @@ def learn_of_world(state: Any, rows: Trajectory, key: PRNGKeyArray) -> tuple[Wor
     found["reward_mse"] = masked_mean((seen.reward - first["target"]) ** 2, first["present"], 1)
     (model, optimiser), terms = jax.lax.scan(step, (state.model, state.model_optimiser), parts)
     return model, optimiser, found | {name: term.mean(0) for name, term in terms.items()}
+
+
+def some_rows(wanted: Bool[Array, "T E G"], count: int, key: PRNGKeyArray) -> Int[Array, "G count"]:
+    """Places of rows for each seat, drawn, those wanted first; the same luck for all seats, as none is special."""
+    flat = wanted.reshape(-1, wanted.shape[-1])
+    return jnp.argsort(jax.random.uniform(key, flat.shape[:1])[:, None] + ~flat, 0)[:count].T
+
+
+def picked(x: Array, at: Int[Array, "G n"]) -> Array:
+    """[T, E, G, ...] as [G, n, ...]."""
+    return jax.vmap(lambda own, at: own[at], (1, 0))(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), at)
+
+
+def imagined(
+    policy: HopPolicy,
+    rows: Trajectory,
+    thoughts: Any,
+    told: Float[Array, "T1 E G told"],
+    wanted: Bool[Array, "T E G"],
+    scale: Scale,
+    units: int,
+    length: int,
+    steps: int,
+    key: PRNGKeyArray,
+) -> dict[str, Array]:
+    """Units of `length` that were not played: stretches of so many `steps` that go on from moments that were, [G, units, length].
+
+    What is believed there stays what it was. A stretch that is not over when it ends goes on with the value of where it ends.
+    """
+    assert rows.everyone is not None
+    config, group = policy.config, policy.group
+    room = units * length // steps
+    place_key, dream_key = jax.random.split(key)
+    at = some_rows(wanted, room, place_key)
+    present = to_egos(rows.everyone.action, rows.seat) >= 0
+    thoughts, told = jax.tree.map(lambda leaf: leaf[:-1], (thoughts, told))
+    held = jnp.zeros((*wanted.shape, 0))
+    seen = (rows.observation, present, rows.legal, thoughts, held, told, rows.policy_logits, rows.value)
+    now = Moments(*jax.tree.map(lambda x: picked(x, at), seen))
+    dream = policy.dreamed(now, rows.seat, steps, dream_key)
+
+    def by_game(x: Array, lead: int = 1) -> Array:
+        """[steps, G room, ...] as [steps, room, G, ...]."""
+        return jnp.moveaxis(x.reshape(*x.shape[:lead], group, room, *x.shape[lead + 1 :]), lead, lead + 1)
+
+    after = by_game(dream.last_value, 0), by_game(dream.last_present, 0)
+    rowed = {name: by_game(getattr(dream, name)) for name in DREAMED}
+    kept = picked(wanted, at).T  # [room, G]
+    there = rowed["present"] & kept[None]
+    targets = lambda_returns(
+        *(rowed["reward"], rowed["value"], after[0], None),
+        *(there, after[1] & kept, rowed["terminated"], jnp.zeros((steps, room), bool)),
+        discount=config.discount,
+        trace=config.trace,
+    )
+    fields = dict(
+        observation=rowed["observation"],
+        legal=rowed["legal"],
+        present=there,
+        fresh=jnp.zeros_like(there),
+        action=rowed["action"],
+        log_probability=Categorical.log_probability(rowed["logits"], rowed["action"]),
+        logits=rowed["logits"],
+        advantage=normalised(targets.advantages, there),
+        value=scale.normalise(rowed["value"]),
+        target=scale.normalise(targets.returns),
+        told=jnp.broadcast_to(jnp.swapaxes(now.told, 0, 1)[None], (steps, room, group, now.told.shape[-1])),
+        searched=jnp.zeros_like(there),
+        played=rowed["logits"],
+        imagined=jnp.ones_like(there),
+    )
+    apart = {name: cut(x, steps) for name, x in fields.items()}  # [G, room, steps, ...]
+    whole = {name: x.reshape(group, units, length, *x.shape[3:]) for name, x in apart.items()}
+    return whole | {"memory": jnp.zeros((group, units, 0))}
 
 
 def foresight_metrics(

@@ -106,7 +106,7 @@ def cast(games: int, group: int, practice: float) -> np.ndarray:
 
 
 class Moments(eqx.Module):
-    """What a search starts from, in C games for each seat: what is seen, thought, and made of it."""
+    """What plans start from, in C games for each seat: what is seen, thought, and made of it."""
 
     observation: Num[Array, "G C ..."]
     present: Bool[Array, "G C A"]
@@ -198,7 +198,9 @@ class HopPolicy(SeatPolicy):
         memory = Memory((packed.episode, thoughts), (packed.lasting, lasting))
         played = self._as_others(who, logits, held, seen, told, view)
         if self.config.parts.search and self.searching:
-            played = self._after_search(played, view, thoughts, held, told, logits, value, who, search_key)
+            moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value)
+            played, found = self._after_search(played, moments, view.seat, who, search_key)
+            value = found if self.config.value_target == "search" else value
         action = Categorical.mode(played) if self.best_only else Categorical.sample(played, action_key)
         goal = jnp.full(value.shape, -1, jnp.int32)
         return action, memory, Extras(logits=played, policy_logits=logits, value=value, goal=goal)
@@ -234,25 +236,17 @@ class HopPolicy(SeatPolicy):
     # --- search ---
 
     def _after_search(
-        self,
-        played: Float[Array, "E G actions"],
-        view: View,
-        thoughts: Any,
-        held: Array,
-        told: Array,
-        logits: Float[Array, "E G actions"],
-        value: Float[Array, "E G"],
-        who: np.ndarray,
-        key: PRNGKeyArray,
-    ) -> Float[Array, "E G actions"]:
-        """What is played after a search, in the games and seats that are searched; elsewhere as it was."""
-        search, games = self.config.search, len(view.first)
+        self, played: Float[Array, "E G actions"], now: Moments, seat: Int[Array, " G"], who: np.ndarray, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "E G actions"], Float[Array, "E G"]]:
+        """(what is played after a search, what the moment is worth by it), in the games and seats that are searched; elsewhere as
+        it was. Here moments are [E, G]."""
+        search, games = self.config.search, len(played)
         share = search.share if self.training else search.play_share
         chosen = np.arange(0, games, max(1, round(1 / share))) if share > 0 else np.arange(0)
         if not len(chosen):
-            return played
+            return played, now.value
         room = max(1, int(np.ceil(len(chosen) * (search.capacity if self.training else self.room))))
-        wanted = view.present[chosen, :, 0] & jnp.asarray(who[chosen] == OWN)
+        wanted = now.present[chosen, :, 0] & jnp.asarray(who[chosen] == OWN)
         if self.elsewhere is not None:
             wanted &= ~self.elsewhere[chosen]
         rows = jax.vmap(lambda one: planning.gathered(one, room), 1)(wanted)  # [G, room]
@@ -262,31 +256,44 @@ class HopPolicy(SeatPolicy):
             """[E, G, ...] as [G, room, ...]; rows past the end repeat the last game and are thrown away."""
             return jax.vmap(lambda own, at: own[jnp.minimum(at, games - 1)], (1, 0))(x, place)
 
-        def found(_: None) -> Array:
-            moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value)
-            return self.planned(jax.tree.map(pick, moments), view.seat, key)
+        def found(_: None) -> tuple[Array, Array]:
+            return self.planned(jax.tree.map(pick, now), seat, key)
 
-        def nothing(_: None) -> Array:
-            return pick(played)
+        def nothing(_: None) -> tuple[Array, Array]:
+            return pick(played), pick(now.value)
 
-        better = jax.lax.cond(self.begun, found, nothing, None)  # [G, room, actions]
-        put = lambda old, new, at: old.at[at].set(new, mode="drop")  # noqa: E731
-        return jax.vmap(put, (1, 0, 0), 1)(played, better, place)
+        better = jax.lax.cond(self.begun, found, nothing, None)  # of [G, room]
+        put = jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"), (1, 0, 0), 1)
+        after, worth = (put(old, new, place) for old, new in zip((played, now.value), better, strict=True))
+        return after, worth
 
-    def planned(self, now: Moments, seat: Int[Array, " G"], key: PRNGKeyArray) -> Float[Array, "G C actions"]:
-        """Logits of what is played after a search from each of these moments."""
-        found, root, spread = self.searched(now, seat, key)
-        return planning.decided(found, root, self.config.search, spread).reshape(now.legal.shape)
-
-    def searched(
+    def planned(
         self, now: Moments, seat: Int[Array, " G"], key: PRNGKeyArray
-    ) -> tuple[planning.Found, planning.Root, Float[Array, " n"]]:
-        """(what the search found, the moments as rows of seats and games, how far values spread there)."""
-        search, config, game = self.config.search, self.config, self.game
+    ) -> tuple[Float[Array, "G C actions"], Float[Array, "G C"]]:
+        """(logits of what is played, what the moment is worth) after a search from each of these moments."""
+        search = self.config.search
         samples = search.samples if self.training else search.play_samples
         simulations = search.simulations if self.training else search.play_simulations
-        group, room = now.value.shape
         goal_key, tree_key = jax.random.split(key)
+        parts = self._imagining(now, seat, samples, goal_key)
+        amount = {"simulations": simulations, "samples": samples, "discount": self.config.discount}
+        found = planning.search(*parts, tree_key, search, **amount)
+        spread = jnp.repeat(jnp.broadcast_to(self.scale.spread, (self.group,)), now.value.shape[1])
+        logits = planning.decided(found, parts[-1], search, spread)
+        return logits.reshape(now.legal.shape), found.value.reshape(now.value.shape)
+
+    def dreamed(self, now: Moments, seat: Int[Array, " G"], steps: int, key: PRNGKeyArray) -> planning.Dream:
+        """What might come after each of these moments, as rows of seats and games: our policy in the world it plans in."""
+        goal_key, dream_key = jax.random.split(key)
+        return planning.dream(*self._imagining(now, seat, 1, goal_key), dream_key, steps=steps)
+
+    def _imagining(
+        self, now: Moments, seat: Int[Array, " G"], samples: int, key: PRNGKeyArray
+    ) -> tuple[planning.World, planning.Judge, planning.Foresee, planning.Root]:
+        """(the world to plan in, our policy, our partners with goals drawn from what is believed, the moments as rows of seats
+        and games). Where there are several samples, rows of the first come first."""
+        config, game = self.config, self.game
+        group, room = now.value.shape
         own = 0 if not config.share else None
 
         def rows(x: Array) -> Array:
@@ -309,18 +316,17 @@ class HopPolicy(SeatPolicy):
             return jax.tree.map(join, mapped(modules, *map(split, arrays), *extra))
 
         many = lambda x: jnp.concatenate([rows(x)] * samples)  # noqa: E731
-        mean, spread = (jnp.broadcast_to(x, (group,)) for x in (self.scale.mean, self.scale.spread))
-        mean, spread = (jnp.broadcast_to(x[:, None], (group, room)).reshape(-1) for x in (mean, spread))
+        of_seats = lambda x: many(jnp.broadcast_to(jnp.broadcast_to(x, (group,))[:, None], (group, room)))  # noqa: E731
+        mean, spread = of_seats(self.scale.mean), of_seats(self.scale.spread)
         told_many, held_many = many(now.told), many(now.held)
         there = jnp.ones(len(told_many), bool)
 
         def judge(seen: Array) -> tuple[Array, Array, Array]:
             _, raw, worth, allowed = by_seat(ActorCritic.step, self.network, held_many, game.scaled(seen), told_many, there)
-            return raw, worth * jnp.concatenate([spread] * samples) + jnp.concatenate([mean] * samples), allowed > 0
+            return raw, worth * spread + mean, allowed > 0
 
-        tilt = self._tilt(now) if search.optimism else None
-        many_thoughts = jax.tree.map(many, now.thoughts)
-        goals = self._drawn(many_thoughts, None if tilt is None else many(tilt), goal_key)
+        tilt = self._tilt(now) if config.search.optimism else None
+        goals = self._drawn(jax.tree.map(many, now.thoughts), None if tilt is None else many(tilt), key)
 
         def foresee(each: Array) -> Array:
             return by_seat(lambda mind, views, goal, ego: mind.given(views, goal, ego), self.mind, each, goals, ego=True)
@@ -334,14 +340,8 @@ class HopPolicy(SeatPolicy):
                 game,
             )
         seats = jnp.broadcast_to(seat[:, None], (group, room))
-        root = planning.Root(*(rows(x) for x in (now.observation, seats, now.present, now.legal, now.logits, now.value)))
-        found = planning.search(
-            *(world, judge, foresee, root, tree_key, search),
-            simulations=simulations,
-            samples=samples,
-            discount=config.discount,
-        )
-        return found, root, spread
+        fields = (now.observation, seats, now.present, now.legal, now.logits, now.value)
+        return world, judge, foresee, planning.Root(*(rows(x) for x in fields))
 
     def _drawn(self, thoughts: Any, tilt: Array | None, key: PRNGKeyArray) -> Array:
         return _of_one(self.mind, self.config.share).drawn(thoughts, tilt, key)
