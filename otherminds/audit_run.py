@@ -17,6 +17,7 @@ import numpy as np
 from otherminds import checkpoint, distributions, runs
 from otherminds.audit import Check
 from otherminds.config import BadInput
+from otherminds.diagnostics import falls
 from otherminds.evidence import Evidence, without_states
 from otherminds.games.ego import view
 from otherminds.train import about, number
@@ -31,8 +32,6 @@ SMALL_STEP = 1e-5  # a learning rate so small that only the direction of an upda
 MOVED = 1e-6  # the least change of log-probabilities that is more than rounding
 MORE = 16  # updates at most that are made to see episodes end
 AGAIN = 2  # updates that are made anew from the seed
-COLLAPSE = 0.25  # share of what was gained that may be lost again
-NOISE = 6  # standard errors by which two means of rewards may differ by chance, the best of many being one of them
 
 PLAYED = (
     *("logged_reward", "present_steps", "absent_zero_gradient", "seat_permutation", "returns", "update_direction"),
@@ -198,41 +197,10 @@ def _equal_configs(evidence: Evidence) -> Check:
 def _no_collapse(evidence: Evidence) -> Check:
     """The reward at the end is not far below the best it was since seats last changed."""
     setup = evidence.setup
-    by_update: dict[int, list[float]] = {}
-    for row in evidence.learned_rows:
-        if "reward" in row["metrics"]:
-            by_update.setdefault(row["update"], []).append(row["metrics"]["reward"])
-    updates, means = sorted(by_update), np.array([np.mean(by_update[update]) for update in sorted(by_update)])
-    since = int(np.searchsorted(updates, setup.boundaries[evidence.phase], "right"))
-    passed, found = collapse(means[since:], means[:since])
-    if "peak_at" in found:
-        found["peak_step"] = int(updates[since + found.pop("peak_at")] * setup.config.steps_per_update)
+    passed, found = falls.of_rewards(evidence.learned_rows, setup.boundaries[evidence.phase])
+    if "peak_update" in found:
+        found["peak_step"] = found.pop("peak_update") * setup.config.steps_per_update
     return Check("no_collapse", passed, found)
-
-
-def collapse(rewards: np.ndarray, earlier: np.ndarray) -> tuple[bool | None, dict[str, Any]]:
-    """(whether it is none, figures) of the mean rewards of updates since seats last changed, and of those before.
-
-    What is lost is measured against what the whole run gained, because a learner that joins those who can play already may gain
-    next to nothing. Noise is what neighbours differ by, without the trend they share and the largest twentieth, which may be the
-    collapse itself.
-    """
-    if len(rewards) < 20:
-        return None, {"reason": f"only {len(rewards)} updates in which episodes ended"}
-    width = max(5, len(rewards) // 10)
-    means = np.convolve(rewards, np.ones(width) / width, "valid")
-    apart = np.diff(rewards) - np.median(np.diff(rewards))
-    usual = np.sort(np.abs(apart))[: -max(1, len(apart) // 20)]
-    noise = NOISE * float(np.sqrt((usual**2).mean() / 2 / width))
-    best = int(means.argmax())
-    start = min(float(means[0]), float(np.mean(np.concatenate([earlier, rewards])[:width])))
-    peak, final = float(means[best]), float(means[-1])
-    gained, lost = peak - start, peak - final
-    allowed = max(COLLAPSE * gained, noise)
-    found = {"start": start, "peak": peak, "final": final, "gained": gained, "lost": lost, "allowed": allowed, "noise": noise}
-    if gained <= max(noise, 1e-6 * abs(peak)):
-        return None, {"reason": "nothing was gained, so there is nothing to lose"} | found
-    return lost <= allowed, found | {"peak_at": best + width - 1}
 
 
 def _logged_reward(evidence: Evidence) -> Check:

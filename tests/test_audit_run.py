@@ -1,6 +1,5 @@
 """Each check of a run fails on the failure it is there for, and no other check does."""
 
-import itertools
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from otherminds import audit_run, checkpoint
-from otherminds.audit_run import Evidence, collapse, returns_by_hand
+from otherminds.audit_run import Evidence, returns_by_hand
 from otherminds.config import BadInput
 from otherminds.returns import lambda_returns
 
@@ -85,45 +84,6 @@ def test_a_fault_fails_its_check_and_no_other(fault, tmp_path, tmp_path_factory)
     assert named == set(FAULTS.values()) - {None}
     assert named - made - {"no_collapse"} == NOT_MADE.get(fault, {"update_order"})
     assert "no_collapse" in made or fault not in ("rise", "collapse")
-
-
-def line(*ends):
-    """Rewards that go from one number to the next in 100 updates each, with a little noise."""
-    noise = np.random.default_rng(0).normal(0, 0.02, 100)
-    return np.concatenate([np.linspace(begin, end, 100) + noise for begin, end in itertools.pairwise(ends)])
-
-
-NOTHING = np.zeros(0)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "earlier", "passed"),
-    [
-        (line(2.92, 2.88), line(1, 2.9), True),  # a late joiner at its ceiling
-        (line(2.92, 1.5), line(1, 2.9), False),
-        (line(1, 3), NOTHING, True),
-        (line(1, 3, 2.8), NOTHING, True),  # a tenth of the gain is lost
-        (line(1, 3, 2), NOTHING, False),
-        (np.repeat([1.0, 3.0, 0.5], 20), NOTHING, False),
-        (line(3, 1), NOTHING, None),  # rightly learned to defect: nothing was ever gained
-        (np.linspace(3, 1, 40), NOTHING, None),
-        (line(2, 2), NOTHING, None),
-        (line(1, 3)[:19], NOTHING, None),
-    ],
-)
-def test_collapse_is_a_loss_of_what_was_gained(rewards, earlier, passed):
-    verdict, found = collapse(rewards, earlier)
-    assert verdict is passed
-    if passed is not None:
-        assert (found["lost"] <= found["allowed"]) is passed
-    else:
-        assert found["reason"]
-
-
-def test_noise_alone_is_no_collapse():
-    for seed in range(200):
-        noise = np.random.default_rng(seed).normal(0, 0.5, 200)
-        assert collapse(np.linspace(1, 1.8, 200) + noise, NOTHING)[0] is not False
 
 
 def test_returns_by_hand_are_those_of_learners():

@@ -164,6 +164,31 @@ def of_policy(found: dict[str, Any]) -> list[Finding]:
     return []
 
 
+def of_fall(found: dict[str, Any]) -> list[Finding]:
+    """`found` has `reward`, of `falls.of_rewards`, and `moved`, of `falls.table`."""
+    if not found["reward"]["fell"]:
+        return []
+    figures = {name: found["reward"][name] for name in ("peak", "peak_step", "final")}
+    if not found["moved"]:
+        return [Finding("reward", "fell, and had its peak too early to say what was otherwise then", figures)]
+    fallen = [row["left_at_step"] for row in found["moved"] if row["module"] == "reward"]
+    moved = [row for row in found["moved"] if row["module"] != "reward" and row["left_at_step"] is not None]
+    if not moved:
+        return [Finding("reward", "fell after its peak, and no metric of any module left its band", figures)]
+    first = moved[0]
+    when = first["left_at_step"]
+    figures["left_its_band_at_step"] = when
+    if fallen and fallen[0] is not None:
+        figures["reward_left_its_band_at_step"] = fallen[0]
+    together = sorted({row["module"] for row in moved if row["left_at_step"] == when} - {first["module"]})
+    words = f"moved first, and the reward fell from its peak: `{first['metric']}` left its band"
+    if together:
+        words += f", and at the same update {' and '.join(together)} did"
+    if fallen and fallen[0] is not None and fallen[0] < when:
+        words += "; the reward itself had left its own before, so look elsewhere too"
+    return [Finding(first["module"], words, figures)]
+
+
 def _too_few(module: str, found: dict[str, Any]) -> Finding:
     return Finding(module, "too few steps to judge", {"steps": found["steps"], "needed": ENOUGH}, judged=False)
 

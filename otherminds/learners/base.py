@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import equinox as eqx
 import jax
@@ -44,7 +44,28 @@ class Learner(Protocol):
     # A learner may also have `wants_final(config)`, whether it learns from what the last step of an episode led to;
     # `as_itself(config, games, group)`, which seats of which games it does not leave to other selves of it while it learns; and
     # `among_equals(state)`, itself without those; and `live_parts(state, fresh, view, memory, key)`, how much what is played
-    # changes without each part that is switched on. If its settings have `start`, `init` takes `warm`: modules fitted alone.
+    # changes without each part that is switched on; and `signs()`, by which of its metrics its parts are judged (else: SIGNS).
+    # If its settings have `start`, `init` takes `warm`: modules fitted alone.
+    # Its policy may have `foreseen(memory)`, what partners will do; `imagined(observation, action, seat)`, what steps lead to;
+    # and `without_search()`, itself without looking ahead.
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign:
+    """A metric by which a part of a learner is judged when the reward of a run has fallen."""
+
+    module: str
+    metric: str
+    worse: Literal["up", "down", "either"]
+    beside: str = ""  # the metric it is compared with: what anybody could do
+
+
+SIGNS = (
+    Sign("policy", "entropy", "either"),
+    Sign("policy", "kl", "up"),
+    Sign("policy", "explained_variance", "down"),
+    Sign("policy", "value_loss", "up"),
+)
 
 
 def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game) -> None:

@@ -27,9 +27,11 @@ from otherminds.distributions import Categorical
 from otherminds.foresight import Foresight
 from otherminds.games.base import Game
 from otherminds.learners.base import (
+    SIGNS,
     Batch,
     Metrics,
     Scale,
+    Sign,
     adam,
     between,
     common_metrics,
@@ -138,6 +140,19 @@ def among_equals(state: State) -> State:
 def wants_final(config: HOP) -> bool:
     """Whether learning needs what the last step of an episode led to."""
     return config.parts.model == "learned"
+
+
+def signs() -> tuple[Sign, ...]:
+    """By which metrics its parts are judged when the reward has fallen."""
+    return (
+        *SIGNS,
+        Sign("opponent_model", "foresight_cross_entropy", "up", beside="foresight_ceiling_cross_entropy"),
+        Sign("goals", "foresight_goal", "up"),
+        Sign("goals", "foresight_inference", "up"),
+        Sign("world_model", "model_exact", "down"),
+        Sign("world_model", "model_reward_mse", "up"),
+        Sign("search", "search_loss", "up"),
+    )
 
 
 def live_parts(state: State, fresh: State, view: View, memory: Memory, key: PRNGKeyArray) -> dict[str, Array]:
