@@ -35,6 +35,11 @@ class Prediction(eqx.Module):
         """Expected values of the next observation, scaled: probabilities where entries are 0 or 1. Never rounded."""
         return jnp.where(_like(binary(game), self.logits), jax.nn.sigmoid(self.logits), self.logits)
 
+    def exact(self, game: Game, truth: Num[Array, "n ..."]) -> Bool[Array, "..."]:
+        """Whether the next observation is foreseen in every entry, up to rounding: one for each of the leading axes."""
+        right = jnp.abs(self.observation(game) - game.scaled(truth)) < 0.5
+        return right.all(tuple(range(self.reward.ndim, right.ndim)))
+
 
 def binary(game: Game) -> Bool[Array, "..."]:
     """Which entries of an observation are 0 or 1: counts that need no scale."""

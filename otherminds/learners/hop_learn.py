@@ -149,9 +149,7 @@ def learn_of_world(state: Any, rows: Trajectory, key: PRNGKeyArray) -> tuple[Wor
     seen = jax.vmap(lambda model, s: model(game.scaled(s["observation"]), s["action"], ego=s["ego"]), (own, 0))(
         state.model, first
     )
-    exact = jnp.abs(seen.observation(game) - game.scaled(first["next_observation"])) < 0.5
-    board = exact.reshape(*exact.shape[:2], -1).all(-1)
-    found = {"exact": masked_mean(board * 1.0, first["present"], 1)}
+    found = {"exact": masked_mean(seen.exact(game, first["next_observation"]) * 1.0, first["present"], 1)}
     found["reward_mse"] = masked_mean((seen.reward - first["target"]) ** 2, first["present"], 1)
     (model, optimiser), terms = jax.lax.scan(step, (state.model, state.model_optimiser), parts)
     return model, optimiser, found | {name: term.mean(0) for name, term in terms.items()}

@@ -17,7 +17,7 @@ from otherminds.games.base import Game
 from otherminds.learners.base import SeatPolicy, open_memory, pack_memory
 from otherminds.networks import Conditioned, Dense, Trunk
 from otherminds.types import Action, Extras, Memory, View
-from otherminds.world_model import WorldModel
+from otherminds.world_model import Prediction, WorldModel
 
 EARLIER = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
 """When other selves were taken, as shares of the run; the first has learned nothing."""
@@ -144,6 +144,18 @@ class HopPolicy(SeatPolicy):
     def foreseen(self, memory: Memory) -> Float[Array, "E G P actions"] | None:
         """What each partner is expected to do now; None if nobody models them."""
         return self.mind.foreseen(memory.episode[1]) if foresees(self.config) else None
+
+    def imagined(
+        self, observation: Num[Array, "E G ..."], action: Int[Array, "E G A"], seat: Int[Array, " G"]
+    ) -> Prediction | None:
+        """What a step is expected to lead to, [E, G]; None if nobody has learned that. Actions are in ego order."""
+        if self.model is None:
+            return None
+
+        def one(model: WorldModel, seen: Array, action: Array, ego: Array) -> Prediction:
+            return model(self.game.scaled(seen), action, ego=jnp.broadcast_to(ego, action.shape[:1]))
+
+        return self._each(one, 1, 1, 0)(self.model, observation, action, seat)
 
     def belief(self, memory: Memory) -> Float[Array, "E G P codes"] | None:
         """What each partner is believed to be after; None where goals are no codes."""
