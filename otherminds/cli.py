@@ -354,6 +354,7 @@ def _print_scores(scores: dict[str, Any]) -> None:
 def diagnose(options: Diagnose) -> None:
     keep_programs()
     from otherminds.diagnose import diagnose as run
+    from otherminds.diagnostics.checkpoints import tables
     from otherminds.runs import folder_of
 
     result = run(options)
@@ -365,7 +366,9 @@ def diagnose(options: Diagnose) -> None:
         if module == "findings":
             continue
         console.print(f"[bold]{module}[/]", highlight=False)
-        _print_scores({name: part for name, part in found.items() if name not in ("first", "taught")})
+        _print_scores({name: part for name, part in found.items() if name not in ("first", "taught", "checkpoints")})
+        for table in tables(found["checkpoints"]) if "checkpoints" in found else ():
+            console.print(table)
     for finding in result["findings"]:
         figures = ", ".join(f"{name} {value}" for name, value in finding["evidence"].items())
         figures += f", in {finding['seeds']} seeds" if finding["seeds"] != "1 of 1" else ""

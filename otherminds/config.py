@@ -632,13 +632,13 @@ class Diagnose:
     data: Path | None = None
     """Games to measure on, a file that `otherminds collect` has written. None: those that the fit has not learned from."""
     samples: int = 20_000
-    """Steps to measure on; all there are if they are fewer."""
+    """Steps to measure on; all there are if they are fewer. Of a run: game steps that each checkpoint plays, in all seeds."""
     switching: float = 0.0
     """Of beliefs: chance that a partner changes its goal between two steps."""
     pictures: Flag = True
     """Draw what was measured."""
     seed: int = 0
-    """Which steps."""
+    """Which steps, and of runs, which games."""
     json: bool = False
     """Print one JSON object and nothing else."""
 

@@ -6,21 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from otherminds import dataset, fit, goals, runs, samples, world_model
-from otherminds.config import Diagnose, require
+from otherminds import checkpoint, dataset, fit, goals, runs, samples, world_model
+from otherminds.checkpoint import Checkpoint
+from otherminds.config import BadInput, Diagnose, require
 from otherminds.dataset import Dataset
 from otherminds.diagnostics import beliefs as of_beliefs
-from otherminds.diagnostics import findings, pictures
+from otherminds.diagnostics import checkpoints, falls, findings, pictures
 from otherminds.diagnostics import goals as of_goals
 from otherminds.diagnostics import opponent_model as of_partners
 from otherminds.diagnostics import world_model as of_worlds
 from otherminds.diagnostics.asking import predicted
+from otherminds.diagnostics.rounding import number
 from otherminds.fit import Fitted
+from otherminds.learners.base import SIGNS
 from otherminds.opponent_model import is_board
 from otherminds.progress import track
+from otherminds.updates import Setup, fixed_policies, prepare
 
 BELIEF_ROWS = 40_000  # of a dataset, through which beliefs are carried
 WINDOWS = 5000  # of steps in a row, along which a world model is fed with its own predictions
@@ -212,4 +217,69 @@ def _of_run(folder: Path, options: Diagnose) -> tuple[dict[str, Any], list[findi
         drawn = [name for name in ("reward", "value_loss", "policy_loss", "entropy", "kl", "explained_variance") if name in names]
         (folder / "diagnostics").mkdir(exist_ok=True)
         pictures.by_seat(rows, drawn, folder / "diagnostics" / "policy.png")
-    return measured, findings.of_policy(measured)
+    found, broken = _of_checkpoints(folder, rows, options)
+    return measured | {"checkpoints": found}, findings.of_policy(measured) + broken
+
+
+def _of_checkpoints(folder: Path, rows: list[dict[str, Any]], options: Diagnose) -> tuple[dict[str, Any], list[findings.Finding]]:
+    """Whether the reward fell after its peak, which module moved first, and the best checkpoint beside the final one."""
+    try:
+        final = checkpoint.find(folder, "final")
+        setup = prepare(checkpoint.config_of(final))
+    except BadInput as problem:
+        return {"reward": {"fell": None}, "moved": [], "compared": {"reason": str(problem)}}, [_not_compared(problem)]
+    frozen, every = {death["seed"] for death in final.facts["frozen"]}, setup.config.steps_per_update
+    rows = [row for row in rows if row["update"] <= final.facts["update"] and row["seed"] not in frozen]
+    phase = final.facts["phase"]
+    begin, active = setup.boundaries[phase], setup.active(phase)
+    held, figures = falls.of_rewards(rows, begin)
+    found: dict[str, Any] = {"reward": {"fell": None if held is None else not held}, "moved": []}
+    if held is False:
+        signs = [sign for k in active for sign in getattr(setup.learners[k], "signs", lambda: SIGNS)()]
+        drawn = falls.courses(rows, signs, figures, begin)
+        found["moved"] = falls.table(drawn, every)
+        if options.pictures and drawn:
+            pictures.courses(drawn, every, folder / "diagnostics" / "checkpoints.png")
+    if "peak_update" in figures:
+        figures["peak_step"] = figures.pop("peak_update") * every
+    found["reward"] |= {name: number(value) if isinstance(value, float) else value for name, value in figures.items()}
+    broken = findings.of_fall(found)
+    try:
+        found["compared"] = _compared(final, setup, sorted(set(setup.seeds) - frozen), options)
+    except BadInput as problem:
+        found["compared"] = {"reason": str(problem)}
+        broken.append(_not_compared(problem))
+    return found, broken
+
+
+def _not_compared(problem: BadInput) -> findings.Finding:
+    return findings.Finding("checkpoints", f"the best and the final one were not compared: {problem}", {}, judged=False)
+
+
+def _compared(final: Checkpoint, setup: Setup, seeds: list[int], options: Diagnose) -> dict[str, Any]:
+    """The best checkpoint and the final one in fresh games; one alone where they are the same."""
+    run, phase = final.run, final.facts["phase"]
+    require(bool(seeds), f"every seed of {run} was frozen")
+    require(bool(setup.active(phase)), f"nobody learned in {run} when its last checkpoint was written")
+    require(final.facts["best"] is not None, f"no episode had ended in {run}, so no checkpoint is the best")
+    best = int(final.facts["best"][1])
+    known = checkpoint.steps(run)
+    require(best in known, f"{run} has lost its best checkpoint, of step {best}: there are {', '.join(map(str, known))}")
+    kept = {"final": final} if best == final.step else {"best": checkpoint.read(run, best), "final": final}
+    teams = {name: [_team(one, setup, seed) for seed in seeds] for name, one in kept.items()}
+    fixed = fixed_policies(setup, phase)
+    found = checkpoints.compared(setup.game, teams, fixed, options.samples, jax.random.key(options.seed))
+    return {name: {"step": kept[name].step, "score": kept[name].facts["score"]} | found[name] for name in kept}
+
+
+def _team(found: Checkpoint, setup: Setup, seed: int) -> checkpoints.Team:
+    """All learners of one seed, as a checkpoint has them."""
+    team = []
+    for k in setup.active(found.facts["phase"]):
+        group = setup.groups[k]
+        settings = setup.config.of(group.learner)
+        policy = checkpoint.group_policy(found, k, seed)
+        ranked = getattr(settings, "ranked_reward", None) is not None  # then values are of ranks
+        discount = None if ranked else settings.discount
+        team.append(checkpoints.Learned(policy, group.seats, discount, getattr(settings, "prosocial", 0.0)))
+    return tuple(team)

@@ -119,11 +119,17 @@ def test_goals_of_others_are_found_in_the_goals(data, place, module):
 
 
 def test_a_run_is_diagnosed_by_seat(copied):
-    result = diagnose(Diagnose((str(copied),)))
+    result = diagnose(Diagnose((str(copied),), samples=600))
     seats = result["policy"]["by_seat"]
     assert list(seats) == sorted(seats)
     assert all(np.isfinite(part["value_loss"]) for part in seats.values())
     assert (copied / "diagnostics" / "policy.png").is_file()
+    found = result["policy"]["checkpoints"]["compared"]["final"]  # of a learner that foresees nobody and does not search
+    assert list(found["own_games"]) == ["policy"]
+    assert "search" not in found
+    assert found["games"] == 30  # ten of each seed
+    assert found["reward"]["low"] < found["reward"]["mean"] < found["reward"]["high"]
+    assert result["findings"] == []
 
 
 def test_a_seat_that_learns_from_another_is_noticed():

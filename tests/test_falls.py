@@ -2,14 +2,31 @@
 
 import dataclasses
 import itertools
+import json
+import shutil
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
-from otherminds.diagnostics import falls, findings
+from otherminds import checkpoint, diagnose, make, runs
+from otherminds.config import Diagnose
+from otherminds.diagnostics import checkpoints, falls, findings
 from otherminds.diagnostics.falls import collapse
+from otherminds.distributions import Categorical
 from otherminds.learners import hop
 from otherminds.learners.base import SIGNS, Sign
+from otherminds.partners import make_partner
+from otherminds.returns import lambda_returns
+from otherminds.train import train
+from otherminds.types import Seated
+
+from small_runs import SMALL_HOP, small
+
+pytestmark = pytest.mark.xdist_group("falls")  # one worker, so that the run they share is made once
 
 
 def line(*ends):
@@ -191,3 +208,146 @@ def test_metrics_above_their_ceiling_are_compared_by_what_is_above():
     assert abs(values[150:].mean() - 0.2) < 0.01  # 2.2 above 2.0
     (finding,) = judged(rows, [dataclasses.replace(sign, beside="")])[1]
     assert finding.module == "opponent_model"  # as it would look by itself
+
+
+# --- checkpoints side by side ---
+
+HUNT = "stag_hunt?height=3&width=3&hares=2&players=2&horizon=6"
+SETTINGS = small(game=HUNT, seats="hop_plus", seeds=1, steps=1920, epochs=1, minibatches=1, tensorboard=False)
+SETTINGS = dataclasses.replace(SETTINGS, hop=dataclasses.replace(SMALL_HOP, practice=0.0))
+
+
+@pytest.fixture(scope="module")
+def hop_run(tmp_path_factory):
+    """A run of HOP with all of its parts. Not to be written to."""
+    folder = tmp_path_factory.mktemp("hop") / "run"
+    train(SETTINGS, folder=folder)
+    return folder
+
+
+@pytest.fixture
+def a_copy(hop_run, tmp_path):
+    return shutil.copytree(hop_run, tmp_path / "run")
+
+
+def diagnosed(folder, **options):
+    return diagnose.diagnose(Diagnose((str(folder),), samples=96, **options))
+
+
+def write(folder, rows):
+    lines = [row | {"step": row["update"] * SETTINGS.steps_per_update} for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+
+def best_of(folder):
+    return checkpoint.find(folder, "final").facts["best"][1]
+
+
+def test_the_best_and_the_final_checkpoint_are_compared_module_by_module(a_copy):
+    if best_of(a_copy) == checkpoint.steps(a_copy)[-1]:
+        pytest.fail("the best checkpoint of this run is its last one: nothing would be compared")
+    found = diagnosed(a_copy, pictures=False)["policy"]["checkpoints"]["compared"]
+    assert list(found) == ["best", "final"]
+    assert found["best"]["step"] == best_of(a_copy) < found["final"]["step"]
+    for side in found.values():
+        assert side["games"] == 4
+        assert 0 < side["search"]["searched"] <= 1
+        assert side["search"]["gain"]["low"] <= side["search"]["gain"]["mean"] <= side["search"]["gain"]["high"]
+        assert list(side["own_games"]) == list(side["other_games"]) == ["policy", "opponent_model", "world_model"]
+        for games in (side["own_games"], side["other_games"]):
+            assert games["opponent_model"]["cross_entropy_ceiling"] > 0
+            assert games["opponent_model"]["top_1_ceiling"] <= 1
+            assert 0 <= games["world_model"]["exact"] <= 1
+    theirs = found["final"]["own_games"]["opponent_model"]  # what can be known of games is the same, whoever looks
+    assert found["best"]["other_games"]["opponent_model"]["cross_entropy_ceiling"] == theirs["cross_entropy_ceiling"]
+    written = json.loads((a_copy / "diagnostics" / "diagnosis.json").read_text())
+    assert written["checkpoints"]["compared"] == found
+    again, others = (diagnosed(a_copy, pictures=False, seed=seed)["policy"]["checkpoints"]["compared"] for seed in (0, 1))
+    assert again == found != others
+
+
+def test_a_fall_is_blamed_drawn_and_shown(a_copy, capsys):
+    """In the log of a real run somebody else wrote of a fall."""
+    from otherminds import cli
+
+    moves = {"reward": (46, 0.3), "foresight_cross_entropy": (40, 4.0), "explained_variance": (48, 0.1)}
+    write(a_copy, logged(moves, updates=60, rises=30, seeds=[3]))
+    cli.diagnose(Diagnose((str(a_copy),), samples=96))
+    said = capsys.readouterr().out
+    assert "BROKEN? opponent_model: moved first" in said
+    assert "foresight_cross_entropy" in said
+    assert "stand for older ones" in said
+    picture = np.asarray(Image.open(a_copy / "diagnostics" / "checkpoints.png").convert("RGB")).astype(int)
+    assert ((picture[..., 0] > 200) & (picture[..., 1:] < 120).all(-1)).sum() > 100  # red lines
+
+
+def test_who_follows_games_says_what_it_said_when_it_played_them(hop_run):
+    """Values and odds are those of play, absent seats count for nothing, whatever stands in their rows."""
+    final = checkpoint.find(hop_run, "final")
+    policy, game = checkpoint.group_policy(final, 0, 3).without_search(), make(HUNT)
+    seated, discount = Seated(policy, (0, 1)), SETTINGS.hop.discount
+    rows = checkpoints._compiled(game, (seated,), 4, 24, jax.random.key(5))
+    assert not rows.present.all()
+    said, last_value = jax.jit(checkpoints.followed, static_argnums=0)(game, seated, rows)
+    there = np.asarray(rows.present)
+    np.testing.assert_allclose(np.asarray(said["value"])[there], np.asarray(rows.value)[there], rtol=1e-4, atol=1e-5)
+    entropy = np.asarray(Categorical.entropy(rows.policy_logits))
+    np.testing.assert_allclose(np.asarray(said["entropy"])[there], entropy[there], rtol=1e-4)
+    found = checkpoints.asked(game, seated, rows, discount, 0.0)
+    returns = lambda_returns(
+        *(rows.reward, rows.value, last_value, None, rows.present, rows.last.present, rows.terminated, rows.truncated),
+        discount=discount,
+        trace=1.0,
+    ).returns
+    wrong = np.asarray((rows.value - returns) ** 2 * rows.present).sum((0, 1)) / there.sum((0, 1))
+    np.testing.assert_allclose(found["policy"]["value_mse"], wrong, rtol=1e-3)
+    unknown = eqx.filter_eval_shape(checkpoints.asked, game, seated, rows, None, 0.0)  # what its values are of
+    assert list(unknown["policy"]) == ["entropy"]
+    absent = ~rows.present
+    nonsense = {
+        "observation": jnp.where(absent[..., None, None, None], 1, rows.observation).astype(rows.observation.dtype),
+        "behaviour_logits": jnp.where(absent[..., None], -1.0, rows.behaviour_logits),
+        "final_observation": jnp.where(absent[..., None, None, None], 1, rows.final_observation).astype(rows.observation.dtype),
+    }
+    again = checkpoints.asked(game, seated, dataclasses.replace(rows, **nonsense), discount, 0.0)
+    for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5)
+
+
+def test_rewards_are_of_whole_episodes_equally_many_in_each_game():
+    game = make("matrix-ipd?horizon=5")
+    policies = tuple(Seated(make_partner(name, game, 1), (seat,)) for seat, name in enumerate(("always_c", "always_d")))
+    rows = checkpoints._compiled(game, policies, 3, 13, jax.random.key(0))
+    assert checkpoints.episode_rewards(game, rows, (1,)).tolist() == [25.0] * 3  # five a step, two episodes of five steps
+    assert checkpoints.episode_rewards(game, rows, (0, 1)).tolist() == [12.5] * 3
+
+
+def damaged(folder, step):
+    state = folder / "checkpoints" / str(step) / checkpoint.STATE
+    state.write_bytes(state.read_bytes()[:-1] + b"!")
+
+
+def removed(folder, step):
+    shutil.rmtree(folder / "checkpoints" / str(step))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"), [(damaged, "is damaged: its checksum does not fit"), (removed, "has lost its best checkpoint, of step")]
+)
+def test_a_best_checkpoint_that_cannot_be_read_is_named(a_copy, harm, said):
+    harm(a_copy, best_of(a_copy))
+    result = diagnosed(a_copy, pictures=False)
+    (finding,) = result["findings"]
+    assert (finding["module"], finding["judged"]) == ("checkpoints", False)
+    assert said in finding["what"]
+    assert str(best_of(a_copy)) in finding["what"]
+    assert said in result["policy"]["checkpoints"]["compared"]["reason"]
+    assert result["policy"]["by_seat"]  # all else is as it was
+
+
+def test_a_run_without_checkpoints_is_measured_by_its_log_alone(a_copy):
+    shutil.rmtree(a_copy / "checkpoints")
+    result = diagnosed(a_copy, pictures=False)
+    assert "has no checkpoint yet" in result["findings"][0]["what"]
+    assert list(result["policy"]["by_seat"]) == ["player_1", "player_2"]
+    assert list(runs.rows(a_copy / "metrics.jsonl"))

@@ -243,6 +243,38 @@ def by_seat(rows: list[dict[str, Any]], names: Sequence[str], path: Path) -> Pat
     return _save(figure, path)
 
 
+def courses(drawn: Sequence[Any], steps_per_update: int, path: Path) -> Path:
+    """Metrics of each module since shortly before the reward was at its best, their bands, and the moment each left its own;
+    errors on log axes where they span much."""
+    columns = min(3, len(drawn))
+    lines = -(-len(drawn) // columns)
+    figure, axes = _figure(lines, columns, 4.2 * columns, 2.7 * lines)
+    for axis in axes.flat[len(drawn) :]:
+        axis.remove()
+    for axis, course in zip(axes.flat, drawn, strict=False):
+        steps = course.updates * steps_per_update
+        axis.fill_between(steps, course.low, course.high, color="tab:blue", alpha=0.15, linewidth=0, label="band")
+        axis.plot(steps, course.values, linewidth=1)
+        axis.axvline(course.peak * steps_per_update, color="black", linestyle=":", linewidth=1, label="reward at its best")
+        if course.left is not None:
+            axis.axvline(course.left * steps_per_update, color="tab:red", linewidth=1.5, label="left its band")
+        if course.sign.worse == "up" and min(course.values) > 0 and max(course.values) > WIDE * min(course.values):
+            axis.set_yscale("log")
+            axis.set_ylim(min(course.values) / WIDE, max(course.values) * WIDE)  # a band may reach below 0
+        sign = course.sign
+        above = " over its ceiling" if sign.beside else ""
+        title = sign.metric if sign.module == sign.metric else f"{sign.module}: {sign.metric}"
+        axis.set_title(title.replace("_", " ") + above, fontsize=8)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+    for axis in axes.flat[: len(drawn)]:
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize=7)
+            break
+    figure.supxlabel("game steps", fontsize=9)
+    return _save(figure, path)
+
+
 def plane_names(players: int, things: Sequence[str]) -> list[str]:
     """What to write above the planes of a board."""
     return ["ego", *(f"other {k}" for k in range(1, players)), *things]
