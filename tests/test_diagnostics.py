@@ -430,6 +430,14 @@ def test_what_a_world_model_is_blamed_for(change, words):
         ({"cross_entropy": CODES["cross_entropy"] | {"shuffled": 0.9}}, "goals", "serve as well"),
         ({"cross_entropy": CODES["cross_entropy"] | {"by_bayes": 1.1}}, "beliefs", "by Bayes' rule"),
         ({"cross_entropy": CODES["cross_entropy"] | {"inferred": 1.1}}, "beliefs", "by the network"),  # Bayes hides nothing
+        (  # a poor opponent model is not blamed on the inference that rests on it
+            {
+                "cross_entropy": CODES["cross_entropy"] | {"by_bayes": 1.1, "told": 0.9},
+                "cross_entropy_exact": {"without": 1.2, "exact": 0.3},
+            },
+            "opponent_model",
+            "beliefs rest on it",
+        ),
         ({"steps": 10}, "goals", "too few"),
     ],
 )

@@ -14,8 +14,9 @@ from otherminds.diagnostics.beliefs import History
 from otherminds.diagnostics.rounding import number
 
 AT_ONCE = 128  # episodes that are looked at together
-CODES = ("without", "hindsight", "shuffled", "inferred", "by_bayes", "shuffled_by_bayes")
-"""Kinds of codes, by what is known when they are used."""
+CODES = ("without", "hindsight", "shuffled", "inferred", "by_bayes", "shuffled_by_bayes", "told")
+"""Kinds of codes, by what is known when they are used. `told` are goals by hand as they truly are: what is wrong there is wrong
+with the opponent model, not with inference."""
 
 
 def scores(
@@ -29,7 +30,7 @@ def scores(
     code, any_later, belief = (np.asarray(found[name]) for name in ("code", "any_later", "belief"))
     random = np.random.default_rng(0)
     others = borrowed(code, any_later, random), borrowed(belief, np.asarray(rows.seen), random)
-    asked = (rows, found["code"], found["any_later"], found["belief"], *(jnp.asarray(part) for part in others))
+    asked = (rows, found["code"], found["any_later"], found["belief"], *(jnp.asarray(part) for part in (*others, goal)))
     said = {name: np.asarray(part, np.float64) for name, part in predicted(model, _foreseen, asked, at_once=AT_ONCE).items()}
     kept = {name: np.asarray(part) for name, part in found.items() if name != "code"} | {
         "code": np.asarray(found["number"]) if model.codebook is not None else code
@@ -63,9 +64,9 @@ def read(model: goals.Goals, rows: goals.Sequences) -> dict[str, Array]:
     return found | numbers | {"belief": goals.by_bayes(likely, rows.seen, prior)}
 
 
-def _foreseen(model: goals.Goals, asked: tuple[goals.Sequences, Array, Array, Array, Array, Array]) -> dict[str, Array]:
+def _foreseen(model: goals.Goals, asked: tuple[goals.Sequences, Array, Array, Array, Array, Array, Array]) -> dict[str, Array]:
     """For every step, the actions foreseen with each kind of code, as logarithms of odds."""
-    rows, code, any_later, belief, other_code, other_belief = asked
+    rows, code, any_later, belief, other_code, other_belief, goal = asked
     thought = model.inferred(rows, model.look(rows))
     found = {
         "without": model.log_odds(rows, jnp.zeros_like(code)),
@@ -76,6 +77,8 @@ def _foreseen(model: goals.Goals, asked: tuple[goals.Sequences, Array, Array, Ar
         return found | {"inferred": model.log_odds(rows, thought.mean)}
     each = model.each_code(rows)
     mixed = {"inferred": jax.nn.softmax(thought.logits), "by_bayes": belief, "shuffled_by_bayes": other_belief}
+    if model.to_code is None:
+        mixed["told"] = jnp.where((goal >= 0)[..., None], jax.nn.one_hot(goal, each.shape[2]), belief)
     weights = {name: jnp.log(jnp.maximum(weight, 1e-9))[..., None] for name, weight in mixed.items()}
     return found | {name: jax.nn.logsumexp(each + weight, 2) for name, weight in weights.items()}
 
