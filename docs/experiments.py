@@ -55,8 +55,9 @@ def _hop(preset: str, options: str = "") -> Experiment:
 
 def _hop_beside(partners: str, player: int) -> Experiment:
     """One seat learns beside scripts; how well it foresees them is measured among the same."""
-    names = [*SETS[partners]]
-    names.insert(player - 1, "hop_plus")
+    names = ["hop_plus"] * 4
+    for place, partner in enumerate(SETS[partners], player):  # behind the learner, as where it is measured
+        names[place % 4] = partner
     options = f"--seats {','.join(names)} --steps 500000 --seeds 5"
     return Experiment(options, "--episodes 1000", player, f"--sets {partners} --quick", "hop_plus")
 

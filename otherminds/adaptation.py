@@ -213,6 +213,8 @@ def adapt(options: Adapt, report: Callable[[str], None] = lambda line: None) -> 
     found = checkpoint.find(run, options.step)
     config = checkpoint.config_of(found)
     game = make(options.game or config.game)
+    longest = getattr(game, "horizon", 1)
+    require(options.last >= longest, f"--last is {options.last}, and an episode may last {longest}: --last {longest}")
     groups = checkpoint.groups_of(config, game)
     require(len(groups) == 1, f"{run} has {len(groups)} learners, and one is tested at a time")
     seats = groups[0].seats
@@ -227,7 +229,8 @@ def adapt(options: Adapt, report: Callable[[str], None] = lambda line: None) -> 
             policy = policy.without_search()
         key = jax.random.fold_in(jax.random.key(options.seed), seed)
         seen = play_meetings(game, policy, seats, meetings, options.steps, key, f"adapt {options.run}, seed {seed}")
-        by_seed.append(_measured(game, meetings, seen, options.last))
+        named = getattr(policy, "codes_are_goals", False)
+        by_seed.append(_measured(game, meetings, seen, options.last, named))
     over = "seeds" if len(seeds) >= 3 else "meetings"
     sets = [_of_set(meetings, number, [one[number] for one in by_seed], over) for number in range(len(options.sets))]
     result = {
@@ -249,9 +252,9 @@ def adapt(options: Adapt, report: Callable[[str], None] = lambda line: None) -> 
     return result
 
 
-def _measured(game: Game, meetings: Meetings, seen: Seen, last: int) -> list[dict[str, Any]]:
+def _measured(game: Game, meetings: Meetings, seen: Seen, last: int, named: bool) -> list[dict[str, Any]]:
     """What one seed earned, foresaw and believed, for each set."""
-    reads = of_meetings.read_codes(seen, len(game.goals))
+    reads = of_meetings.read_codes(seen, len(game.goals), named)
     found = []
     for number, name in enumerate(meetings.sets):
         at = np.flatnonzero(meetings.which == number)

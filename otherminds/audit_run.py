@@ -376,9 +376,13 @@ def _stand_in(value: np.ndarray, present: np.ndarray) -> np.ndarray:
     return np.where(present, value, np.where(present, value, 0.0).sum(-1, keepdims=True) / count)
 
 
-def _returns_by_hand(evidence: Evidence, k: int) -> np.ndarray | None:
-    """What learner k should take for the returns of its rows; None where memories of what was cut off would be needed."""
+def _returns_by_hand(evidence: Evidence, k: int, trace: float | None = None) -> np.ndarray | str:
+    """What learner k should take for the returns of its rows, by its own λ unless one is given; or why nobody can say."""
     rows, after, config = evidence.watched.handed[str(k)], evidence.watched.after.play, evidence.carry.learners[k].config
+    if getattr(config, "ranked_reward", None) is not None:
+        return "rewards are ranked among episodes that began before"
+    if getattr(config, "value_target", "") == "search":
+        return "values go on from what searches found"
     place, seats = evidence.active.index(k), evidence.setup.groups[k].seats
     assert after is not None
     policy = evidence.policies[place].policy
@@ -387,7 +391,7 @@ def _returns_by_hand(evidence: Evidence, k: int) -> np.ndarray | None:
     final_value = None
     if rows.final_observation is not None and np.asarray(rows.truncated).any():
         if config.core != "none":
-            return None
+            return "the learner has a memory, and episodes were cut off"
         final_value = np.asarray(_replayed(evidence, k, policy, rows.final_observation).value, np.float64)
     reward, terminated = np.asarray(rows.reward, np.float64), np.asarray(rows.terminated)
     if prosocial := getattr(config, "prosocial", 0.0):
@@ -399,7 +403,7 @@ def _returns_by_hand(evidence: Evidence, k: int) -> np.ndarray | None:
         *(reward, np.asarray(rows.value, np.float64), np.asarray(last_value, np.float64), final_value),
         *(np.asarray(rows.present), np.asarray(rows.last.present), terminated, np.asarray(rows.truncated)),
         discount=config.discount,
-        trace=config.trace,
+        trace=config.trace if trace is None else trace,
     )
 
 
@@ -423,9 +427,10 @@ def _replayed(evidence: Evidence, k: int, policy: Policy, observation: Any) -> A
 
 def _returns(evidence: Evidence, k: int, name: str) -> Check:
     """The returns a learner computed are those added up by hand, as far as its metrics and its scale of values tell."""
-    by_hand = _returns_by_hand(evidence, k)
-    if by_hand is None:
-        return _none(name, "the learner has a memory, and episodes were cut off")
+    whole = getattr(evidence.carry.learners[k].config, "value_target", "") == "return"
+    by_hand = _returns_by_hand(evidence, k, 1.0 if whole else None)
+    if isinstance(by_hand, str):
+        return _none(name, by_hand)
     rows, metrics = evidence.watched.handed[str(k)], evidence.watched.metrics["learners"][str(k)]
     present, value = np.asarray(rows.present) & evidence.setup.as_itself(k)[None], np.asarray(rows.value, np.float64)
     errors = []
@@ -460,13 +465,15 @@ def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
     if state.config.core != "none":
         return _none(name, "the learner has a memory, through which earlier rows change later ones")
     by_hand = _returns_by_hand(evidence, k)
-    assert by_hand is not None
+    if isinstance(by_hand, str):
+        return _none(name, by_hand)
     weights = {
         "learning_rate": SMALL_STEP,
         "learning_rate_final": None,
         "entropy": 0.0,
         "entropy_final": None,
         "value_weight": 0.0,
+        **({"imagined_fraction": 0.0} if hasattr(state.config, "imagined_fraction") else {}),  # of rows that were played
     }
     careful = dataclasses.replace(
         state,

@@ -56,7 +56,7 @@ def measured(config: Train) -> dict[str, Any]:
     rows = of_seats(jax.jit(played)((state, play))[1], seats, play.memories[0])
     returns = jnp.zeros(rows.reward.shape)
     parts: dict[str, Any] = {
-        "update": lambda given: one_update(setup, 0, fixed, eqx.tree_at(lambda c: c.play, carry, given[1])),
+        "update": lambda given: one_update(setup, 0, fixed, given[3]),
         "play": lambda given: played(given, search=False),
         "learning": lambda given: hop.update(given[0], given[2], key),
     }
@@ -66,7 +66,7 @@ def measured(config: Train) -> dict[str, Any]:
         parts["partners"] = lambda given: learn_of_partners(given[0], given[2], returns, key)
     if state.model is not None:
         parts["world_model"] = lambda given: learn_of_world(given[0], given[2], key)
-    given, sizes = (state, play, rows), (config.parallel, len(seats), config.rollout)
+    given, sizes = (state, play, rows, eqx.tree_at(lambda c: c.play, carry, play)), (config.parallel, len(seats), config.rollout)
     programs = {name: compiled(name, *sizes, part, given) for name, part in parts.items()}
     in_turns(programs.values(), range(ROUNDS))
     return row_of(config, programs)

@@ -341,12 +341,12 @@ class HOP(PolicyGradient):
     """Weight of learning from the search, in moves that were searched, beside learning from returns in all others."""
     imagined_fraction: float | None = None
     """Share of imagined steps in what the policy learns from: played on from real moments in the world it plans in. None: 0.2
-    where a learned model serves nothing else, else 0."""
+    where a learned model serves nothing else and the policy has no core, else 0."""
     imagined_steps: int = 5
     """How far what is imagined goes on at most; it must divide the steps of a game that stay together in an update."""
     ranked_reward: float | None = None
-    """Of learners without search: an episode that is among this share of the best of its update pays 1, any other -1, instead of
-    what it earned; none: off."""
+    """Of learners without search: an episode that earned no less than the last of this share of the best of its update pays 1,
+    any other -1, instead of what it earned; none: off."""
     trajectories: Literal["all", "rewarded"] = "all"
     """Learn of partners from all that they do, or from what led to a reward."""
     practice: float = 0.5
@@ -400,7 +400,7 @@ class Demo:
     """A name under runs/, or a path: the folder for the results."""
     episodes: int = 2000
     """Episodes for each figure of self-play and scripts."""
-    steps: int = 1_000_000
+    steps: int = 800_000
     """Game steps the learners train."""
     meetings: int = 16
     """Meetings with each set of strangers, of 2,400 steps."""

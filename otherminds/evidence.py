@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from otherminds import checkpoint, runs
+from otherminds import checkpoint, runs, warm
 from otherminds.config import BadInput, require
 from otherminds.rollout import collect
 from otherminds.types import Policy, Seated, Trajectory
@@ -67,7 +67,7 @@ class Evidence:
         if found is None:
             raise BadInput(f"{run} has no checkpoint yet: there is nothing to audit")
         setup = prepare(checkpoint.config_of(found))
-        engine = OnHost(setup) if setup.game.on_host else Compiled(setup)
+        engine = (OnHost if setup.game.on_host else Compiled)(setup, warm.modules)
         facts = found.facts
         whole: Carry = checkpoint.filled(engine.like(facts["phase"]), found.arrays)
         frozen = {entry["seed"] for entry in facts["frozen"]}
@@ -129,7 +129,8 @@ class Evidence:
     @cached_property
     def fresh(self) -> tuple[Any, ...]:
         """Learners that have learned nothing yet."""
-        return first_carry(self.setup, self.seed, self.engine.policies(0, 0)).learners
+        start = warm.modules(self.setup.config, self.seed)
+        return first_carry(self.setup, self.seed, self.engine.policies(0, 0), start).learners
 
     @cached_property
     def beginning(self) -> "Evidence":

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from otherminds import beliefs, goals
 from otherminds.beliefs import Counts, Normal
-from otherminds.config import HOP
+from otherminds.config import HOP, require
 from otherminds.games.base import Game
 from otherminds.games.ego import seat_numbers, seen_from, tell_seats
 from otherminds.goals import SPREAD, Goals, Sequences
@@ -335,6 +335,10 @@ def started(mind: Foresight, fitted: Mapping[str, Any]) -> Foresight:
         parts = lambda m: (m.acts, m.codebook, m.prior)  # noqa: E731
         return eqx.tree_at(parts, mind, same_shape(parts(mind), parts(fits), "goals"))
     known = len(fits.prior)  # the goals of the game; what they do not cover is not in the fit
+    require(
+        fits.to_code is None and known == len(mind.game.goals),
+        f"{mind.config.preset} has the goals of the game, and the fit has codes: fit with --goals.kind manual",
+    )
     prior = mind.prior.at[:known].set(fits.prior)
     wider = jax.tree.map(lambda new, old: new.at[tuple(slice(n) for n in old.shape)].set(old), mind.acts, fits.acts)
     return Coded(wider, mind.codebook, prior, mind.game, mind.config)

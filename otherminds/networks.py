@@ -358,8 +358,11 @@ def stack(modules: Sequence[Any]) -> Any:
 
 def same_shape(fresh: Any, fitted: Any, name: str) -> Any:
     """`fitted`, if it is of the same kind and size as what stands in its place; else it is refused."""
-    shapes = [
-        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), eqx.filter(module, eqx.is_array)) for module in (fresh, fitted)
+    named = [
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(module, eqx.is_array))}
+        for module in (fresh, fitted)
     ]
+    shapes = [{path: (leaf.shape, leaf.dtype) for path, leaf in leaves.items()} for leaves in named]
     require(shapes[0] == shapes[1], f"the {name} to start from has other layers than this learner's: fit one with its settings")
-    return eqx.combine(eqx.filter(fitted, eqx.is_array), fresh)
+    arrays, rest = eqx.partition(fresh, eqx.is_array)
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), list(named[1].values())), rest)

@@ -248,19 +248,26 @@ class Dream(eqx.Module):
     last_value: Float[Array, " n"]
 
 
-def dream(world: World, judge: Judge, foresee: Foresee, root: Root, key: PRNGKeyArray, *, steps: int) -> Dream:
-    """Play on from each root inside `world`, by our own policy and with partners as they are expected to be."""
+def dream(world: World, judge: Judge, foresee: Foresee, root: Root, key: PRNGKeyArray, *, steps: int, alike: int = 1) -> Dream:
+    """Play on from each root inside `world`, by our own policy and with partners as they are expected to be.
+
+    Roots stand in `alike` parts, one after the other, whose dice fall alike: of seats none is special.
+    """
     count, partners = len(root.seat), root.present.shape[1] - 1
+
+    def dice(key: PRNGKeyArray, *shape: int) -> Float[Array, "n *shape"]:
+        return jnp.concatenate([jax.random.uniform(key, (count // alike, *shape))] * alike)
 
     def one(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[tuple[Any, ...], dict[str, Array]]:
         moment, logits, value, legal, there = carry
         action_key, luck_key, step_key, end_key = jax.random.split(key, 4)
         logits = Categorical.masked(logits, legal)
-        action, sight = Categorical.sample(logits, action_key), world.look(moment)
-        joint = _joint(sight, foresee, action, jax.random.uniform(luck_key, (count, partners)))
+        reached, sight = jnp.cumsum(jnp.exp(logits), -1), world.look(moment)
+        action = jnp.argmax(dice(action_key)[:, None] * reached[:, -1:] < reached, -1)
+        joint = _joint(sight, foresee, action, dice(luck_key, partners))
         after, reward, over = world.step(moment, joint, jax.random.split(step_key, count))
-        ends = there & (jax.random.uniform(end_key, (count,)) < over)
         seen = world.look(after)
+        ends = there & ((dice(end_key) < over) | ~seen.present[:, 0])  # whoever is no longer on the board imagines no more
         raw, next_value, allowed = judge(seen.own)
         row = dict(
             observation=sight.own,

@@ -79,8 +79,8 @@ def episode_sums(
 def ranked(
     total: Float[Array, "T E A"], over: Bool[Array, "T E A"], counts: Bool[Array, "T E A"], share: float
 ) -> Float[Array, "T E A"]:
-    """Rewards by rank (Laterre et al. 2018). Where it is over for a seat: 1 if what it earned in its episode (`total`) is among a
-    `share` of the best of those that count, else -1. Nothing before."""
+    """Rewards by rank (Laterre et al. 2018). Where it is over for a seat: 1 if what it earned in its episode (`total`) is no less
+    than the last of a `share` of the best of those that count, else -1. Nothing before."""
     known = over & counts
     count = known.sum((0, 1))
     rising = jnp.sort(jnp.where(known, total, jnp.inf).reshape(-1, total.shape[-1]), 0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from otherminds import make
+from otherminds import audit_run, make
 from otherminds.config import PRESETS, BadInput, Sizes, Train
 from otherminds.games.ego import view
 from otherminds.learners import hop
@@ -210,6 +210,17 @@ def test_the_policy_learns_from_what_is_imagined_too(preset):
     assert not update(state, nobody)[1]["imagined"].any()
 
 
+def test_what_is_imagined_knows_no_special_seat():
+    """Two seats that change places, with all they know and saw, imagine what the other would have."""
+    state, rows, _ = played("hop_plus_no_search", practice=0.0, imagined_fraction=0.5, imagined_steps=3)
+    order = np.array([1, 0, 2])
+    turned = jax.tree.map(lambda leaf: leaf[order] if leaf.ndim and len(leaf) == 3 else leaf, state)
+    swapped = audit_run._reordered_rows(rows, order)
+    left, right = update(state, rows)[0].network, update(turned, swapped)[0].network
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(a[order], b, atol=1e-5)
+
+
 def test_values_can_learn_from_whole_returns_and_from_what_searches_find():
     plain, rows, _ = played("hop", practice=0.0)
     _, by_search, _ = played("hop", practice=0.0, value_target="search")
@@ -229,7 +240,7 @@ def test_ranked_rewards_pay_the_best_and_are_of_episodes_that_go_on_across_updat
     assert all(np.isfinite(value).all() for value in metrics.values())
     ended = np.concatenate([rows.first[1:], rows.last.first[None]])
     going_on = ~ended.any(0)
-    np.testing.assert_allclose(after.earned[going_on], np.asarray(rows.reward)[:, going_on].sum(0), atol=1e-6)
+    np.testing.assert_allclose(after.earned.T[going_on], np.asarray(rows.reward)[:, going_on].sum(0), atol=1e-6)
     twice = dataclasses.replace(rows, reward=2 * rows.reward)  # the same ranks
     for left, right in zip(jax.tree.leaves(after.network), jax.tree.leaves(update(state, twice)[0].network), strict=True):
         np.testing.assert_array_equal(left, right)
@@ -247,6 +258,8 @@ def test_what_led_to_no_reward_can_be_left_out_of_what_is_learned_of_partners():
     ("options", "words"),
     [
         ({"imagined_fraction": 1.0}, "below 1"),
+        ({"imagined_fraction": 0.9}, "goes on from"),
+        ({"imagined_fraction": 0.05}, "cannot be shared"),
         ({"imagined_fraction": 0.2, "core": "gru"}, "no memory"),
         ({"imagined_fraction": 0.2, "preset": "omg"}, "no world"),
         ({"ranked_reward": 0.25}, "--seats omg"),

@@ -26,6 +26,9 @@ def fits(tmp_path_factory):
     modules = {
         "codes": Fit("goals", data, goals=SMALL_GOALS, seeds=2, **few),
         "by_hand": Fit("goals", data, goals=dataclasses.replace(SMALL_GOALS, kind="manual"), **few),
+        "numbers": Fit(
+            "goals", data, goals=dataclasses.replace(SMALL_GOALS, kind="vae", encodes="state", learning_rate=9e-3), **few
+        ),
         "world": Fit("world_model", data, world_model=WorldModel(channels=6), **few),
         "values": Fit("world_model", data, world_model=WorldModel(channels=6, reward_target="q"), **few),
         "partners": Fit("opponent_model", data, opponent_model=OpponentModel(channels=4, repeats=1, goal=False), **few),
@@ -80,6 +83,18 @@ def test_an_opponent_model_without_goals_serves_where_there_are_none(fits):
     same(jax.tree.map(lambda leaf: leaf[1], state.mind.acts), fitted)
 
 
+def test_goals_in_numbers_start_from_their_own_kind_however_fast_they_learn(fits):
+    """How fast a fit learned is no part of its layers."""
+    state, fitted = started(config("omg", fits["numbers"]), 0), fit.load(fits["numbers"]).modules[0]
+    assert fitted.config.learning_rate != state.config.goals.learning_rate
+    same(jax.tree.map(lambda leaf: leaf[0], state.mind.goals.acts), fitted.acts)
+
+
+def test_a_second_fit_of_a_module_is_refused(fits):
+    with pytest.raises(BadInput, match="second fit"):
+        warm.taken_over(config("hop_plus", fits["world"], fits["values"]))
+
+
 def test_a_run_that_starts_warm_is_trained_and_plays(fits, tmp_path):
     folder = tmp_path / "run"
     train(config("hop_plus", fits["codes"], fits["world"]), folder=folder, say=lambda line: None)
@@ -91,6 +106,9 @@ def test_a_run_that_starts_warm_is_trained_and_plays(fits, tmp_path):
 @pytest.mark.parametrize(
     ("seats", "fitted", "words"),
     [
+        ("hop_plus", "partners", "nobody in --seats hop_plus has such a part"),
+        ("hop", "codes", "--goals.kind manual"),
+        ("ppo", "codes", "nobody in --seats ppo"),
         ("hop_plus", "values", "plans add rewards up"),
         ("direct_om", "told", "--opponent_model.goal False"),
         ("hop_plus", "by_hand", "other layers"),

@@ -98,6 +98,8 @@ def measure(
     """
     kinds = [name for name in CODES if name in said]
     chosen = np.maximum(action, 0)[..., None]
+    if not (goal[seen] >= 0).all():
+        kinds = [name for name in kinds if name != "told"]  # of some there is nothing to tell
     cross_entropy = {name: float(-np.take_along_axis(said[name], chosen, -1)[..., 0][seen].mean()) for name in kinds}
     known = seen & (goal >= 0) & said["any_later"].astype(bool)
     found: dict[str, Any] = {"steps": int(seen.sum()), "cross_entropy": cross_entropy}

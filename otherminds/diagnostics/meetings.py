@@ -35,11 +35,17 @@ def episodes(seen: Any, last: int) -> tuple[np.ndarray, np.ndarray]:
     return late / np.maximum(count, 1), by_episode[:, : max(everybody, 1)].mean(0)
 
 
-def read_codes(seen: Any, goals: int) -> np.ndarray | None:
-    """P(true goal | code), [halves, codes, goals + 1], read off every other meeting for those between; the last is no goal."""
+def read_codes(seen: Any, goals: int, named: bool) -> np.ndarray | None:
+    """P(true goal | code), [halves, codes, goals + 1], read off every other meeting for those between; the last is no goal.
+
+    Codes that are `named` are the goals themselves. None where nothing is believed, or where all partners are after the same: any
+    code would then stand for it.
+    """
     belief = seen.belief
-    if not belief.shape[-1]:
+    if not belief.shape[-1] or len(np.unique(seen.goal[seen.there])) < 2:
         return None
+    if named:
+        return np.broadcast_to(np.eye(goals + 1), (2, goals + 1, goals + 1))
     truth = np.eye(goals + 1)[np.where(seen.goal >= 0, seen.goal, goals)]
     weight = seen.there[..., None]
     halves = []
@@ -70,8 +76,9 @@ def figures(seen: Any, reads: np.ndarray | None, game: Game, partners: Sequence[
             table = by_action(_log(seen.foreseen[rows]), seen.action[rows], seen.truth[rows], game.action_names)
             played = [row for row in table if row["count"]]
             found["by_partner"][name] = _headline(seen.foreseen, seen, rows) | {"by_action": played}
-    if reads is not None:
+    if seen.misled.shape[-1]:
         found["misled_cross_entropy"] = _headline(seen.misled, seen, seen.there)["cross_entropy"]
+    if reads is not None:
         found |= beliefs(seen, reads, len(game.goals))
     return found
 

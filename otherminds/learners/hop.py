@@ -65,7 +65,7 @@ class State(eqx.Module):
     model_optimiser: Any
     earlier: ActorCritic | None  # networks as they were, [len(EARLIER), ...]
     largest: Float[Array, " G"]  # rewards of late
-    earned: Float[Array, "E G"] | None  # in the episodes under way, where rewards are ranked
+    earned: Float[Array, "G E"] | None  # in the episodes under way, where rewards are ranked
     updates: Int[Array, ""]
     planned: Int[Array, ""]  # updates in the whole run, for schedules; an array, so that a longer run is the same program
     config: HOP = eqx.field(static=True)
@@ -109,7 +109,7 @@ def init(
         model_optimiser=None if model is None else start(model),
         earlier=earlier,
         largest=jnp.zeros(len(seats)),
-        earned=None if config.ranked_reward is None else jnp.zeros((sizes.parallel, len(seats))),
+        earned=None if config.ranked_reward is None else jnp.zeros((len(seats), sizes.parallel)),
         updates=jnp.int32(0),
         planned=jnp.int32(sizes.updates),
         config=config,
@@ -248,6 +248,8 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     extra = {"told": told[:-1], "searched": searched, "played": rows.behaviour_logits, "imagined": jnp.zeros_like(searched)}
     fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(Batch)}
     batch = HopBatch(**fields, **{name: cut(x, length) for name, x in extra.items()})
+    if config.value_target == "search":  # what was stored is what searches found; the clip is about what the critic said
+        batch = dataclasses.replace(batch, value=replay(network, batch, config, game)[1])
     units = imagined_units(config, sizes)
     if units:
         wanted = own & ~modest[None] & begun
@@ -297,15 +299,16 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
 
 def worth_to_itself(
     state: State, rows: Trajectory, own: Bool[Array, "T E G"], modest: Bool[Array, "E G"]
-) -> tuple[Float[Array, "T E G"], Float[Array, " G"], Float[Array, "E G"] | None]:
+) -> tuple[Float[Array, "T E G"], Float[Array, " G"], Float[Array, "G E"] | None]:
     """(what rewards are worth to whoever earns them, the largest of late, what the episodes under way have earned so far)."""
     largest, earned, share = jnp.maximum(0.999 * state.largest, rows.reward.max((0, 1))), state.earned, state.config.ranked_reward
     reward = jnp.where(modest[None] & (rows.reward > largest[None, None] / 2), 0.0, rows.reward)
     if share is None or earned is None:
         return reward, largest, None
     ended = jnp.concatenate([rows.first[1:], rows.last.first[None]])
-    total, earned = episode_sums(rows.reward, ended, earned)
-    return jnp.where(modest[None], reward, ranked(total, rows.terminated, own & ~modest[None], share)), largest, earned
+    carried = jnp.where(rows.first[0][:, None], 0.0, earned.T)  # games that were opened anew have earned nothing yet
+    total, carried = episode_sums(rows.reward, ended, carried)
+    return jnp.where(modest[None], reward, ranked(total, rows.terminated, own & ~modest[None], share)), largest, carried.T
 
 
 def losses(

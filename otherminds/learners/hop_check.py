@@ -46,6 +46,16 @@ def check_extras(config: HOP, sizes: Sizes, game: Game) -> None:
         require(parts.model != "none", f"{config.preset} has no world to imagine anything in: --hop.imagined-fraction 0")
         require(config.core == "none", "what is imagined has no memory: --hop.core none, or --hop.imagined-fraction 0")
         require(config.imagined_steps >= 1, f"--hop.imagined-steps is {config.imagined_steps}, expected at least 1: 5")
+        roots = imagined_units(config, sizes) * unit_length(config, sizes) // imagined_length(config, sizes)
+        require(
+            roots <= sizes.parallel * sizes.rollout,
+            f"--hop.imagined-fraction {share} goes on from {roots} moments, and an update has {sizes.parallel * sizes.rollout}: "
+            "--hop.imagined-fraction 0.5",
+        )
+        require(
+            roots > 0 or config.imagined_fraction is None,
+            f"--hop.imagined-fraction {share}: so little cannot be shared by --minibatches {sizes.minibatches}: 0.5",
+        )
     if config.ranked_reward is not None:
         name, rank = config.preset, config.ranked_reward
         require(0 < rank < 1, f"--hop.ranked-reward is {rank}, expected a share of the episodes: 0.25")

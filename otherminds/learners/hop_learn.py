@@ -1,5 +1,6 @@
 """What HOP learns beside its policy: what partners do and are after, and what a step leads to. And how well it foresaw them."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -202,12 +203,14 @@ def imagined(
     rowed = {name: by_game(getattr(dream, name)) for name in DREAMED}
     kept = picked(wanted, at).T  # [room, G]
     there = rowed["present"] & kept[None]
-    targets = lambda_returns(
+    returned = partial(
+        lambda_returns,
         *(rowed["reward"], rowed["value"], after[0], None),
         *(there, after[1] & kept, rowed["terminated"], jnp.zeros((steps, room), bool)),
         discount=config.discount,
-        trace=config.trace,
     )
+    targets = returned(trace=config.trace)
+    worth = returned(trace=1.0).returns if config.value_target == "return" else targets.returns
     fields = dict(
         observation=rowed["observation"],
         legal=rowed["legal"],
@@ -218,7 +221,7 @@ def imagined(
         logits=rowed["logits"],
         advantage=normalised(targets.advantages, there),
         value=scale.normalise(rowed["value"]),
-        target=scale.normalise(targets.returns),
+        target=scale.normalise(worth),
         told=jnp.broadcast_to(jnp.swapaxes(now.told, 0, 1)[None], (steps, room, group, now.told.shape[-1])),
         searched=jnp.zeros_like(there),
         played=rowed["logits"],

@@ -141,6 +141,11 @@ class HopPolicy(SeatPolicy):
         """The same, which leaves these seats of its games to others."""
         return dataclasses.replace(self, elsewhere=elsewhere, room=room)
 
+    @property
+    def codes_are_goals(self) -> bool:
+        """Whether what is believed is about the goals that the game names, and one for whatever they do not cover."""
+        return self.config.parts.goals == "manual"
+
     def foreseen(self, memory: Memory) -> Float[Array, "E G P actions"] | None:
         """What each partner is expected to do now; None if nobody models them."""
         return self.mind.foreseen(memory.episode[1]) if foresees(self.config) else None
@@ -297,7 +302,7 @@ class HopPolicy(SeatPolicy):
     def dreamed(self, now: Moments, seat: Int[Array, " G"], steps: int, key: PRNGKeyArray) -> planning.Dream:
         """What might come after each of these moments, as rows of seats and games: our policy in the world it plans in."""
         goal_key, dream_key = jax.random.split(key)
-        return planning.dream(*self._imagining(now, seat, 1, goal_key), dream_key, steps=steps)
+        return planning.dream(*self._imagining(now, seat, 1, goal_key), dream_key, steps=steps, alike=len(now.value))
 
     def _imagining(
         self, now: Moments, seat: Int[Array, " G"], samples: int, key: PRNGKeyArray
@@ -338,7 +343,9 @@ class HopPolicy(SeatPolicy):
             return raw, worth * spread + mean, allowed > 0
 
         tilt = self._tilt(now) if config.search.optimism else None
-        goals = self._drawn(jax.tree.map(many, now.thoughts), None if tilt is None else many(tilt), key)
+        luck = jax.random.split(key, samples)  # the same for all seats, as none is special
+        drawn = [jax.vmap(self._drawn, (0, None if tilt is None else 0, None))(now.thoughts, tilt, one) for one in luck]
+        goals = jnp.concatenate([rows(each) for each in drawn])
 
         def foresee(each: Array) -> Array:
             return by_seat(lambda mind, views, goal, ego: mind.given(views, goal, ego), self.mind, each, goals, ego=True)
