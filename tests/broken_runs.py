@@ -167,14 +167,14 @@ def two_learners():
 def one_seed_for_all():
     """All seeds are the same seed."""
     plain = updates.first_carry
-    updates.first_carry = lambda setup, seed, fixed: plain(setup, 0, fixed)
+    updates.first_carry = lambda setup, seed, fixed, *warm: plain(setup, 0, fixed, *warm)
     return SMALL
 
 
 def never_the_same():
     """Something that is not the seed gets into the start."""
     plain = updates.first_carry
-    updates.first_carry = lambda setup, seed, fixed: dataclasses.replace(
+    updates.first_carry = lambda setup, seed, fixed, *warm: dataclasses.replace(
         plain(setup, seed, fixed), key=jax.random.key(int.from_bytes(os.urandom(3), "big"))
     )
     return SMALL
@@ -246,7 +246,7 @@ def not_finite():
     """The second seed starts with weights beyond all bounds."""
     plain = updates.first_carry
 
-    def first(setup, seed, fixed):
+    def first(setup, seed, fixed, *warm):
         carry = plain(setup, seed, fixed)
         factor = 1e30 if seed == 1 else 1.0
         return eqx.tree_at(lambda c: c.learners[0].network.critic.weight, carry, carry.learners[0].network.critic.weight * factor)

@@ -120,10 +120,10 @@ def test_memory_of_partners_lasts_for_the_whole_meeting(hop_run):
 
 
 @pytest.mark.xdist_group("hop_run")
-def test_a_run_is_evaluated_with_search_and_without(hop_run, trained):
+def test_a_run_is_evaluated_with_search_and_without(hop_run, copied):
     found = [evaluate(Evaluate(str(hop_run), episodes=8, search=search)) for search in (True, False)]
     assert [one["search"] for one in found] == [True, False]
     assert found[0]["per_seed"] != found[1]["per_seed"]
     assert len(list((hop_run / "evaluation").glob("*.jsonl"))) == 2  # neither overwrote the other
     with pytest.raises(BadInput, match="does not search"):
-        evaluate(Evaluate(str(trained), episodes=8, search=False))
+        evaluate(Evaluate(str(copied), episodes=8, search=False))

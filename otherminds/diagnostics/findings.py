@@ -145,11 +145,11 @@ def of_goals(found: dict[str, Any]) -> list[Finding]:
     if missed["hindsight"] < known - NOTHING:
         evidence = {"hindsight": missed["hindsight"], "knowing_everything": known}
         findings.append(Finding("goals", "codes tell more than can be known before an action: they tell the action", evidence))
-    if missed.get("told", 0.0) > known + ABOVE and known >= 0:
-        words = "told what partners are after, it is far from what could be known, and beliefs rest on it"
-        findings.append(Finding("opponent_model", words, {"told": missed["told"], "could_be": known}))
     if findings:
         return findings
+    if missed.get("told", 0.0) > known + ABOVE and known >= 0:
+        words = "told what partners are after, it is far from what could be known, and beliefs rest on it"
+        return [Finding("opponent_model", words, {"told": missed["told"], "could_be": known})]
     for name, how in (("inferred", "by the network that reads it"), ("by_bayes", "by Bayes' rule")):
         if name in missed and without - missed[name] < LITTLE * best:
             words = f"codes are good in hindsight, and are not inferred from what came before {how}"
