@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from modules import rounded
 
 from otherminds.adaptation import SETS
 from otherminds.config import PRESETS, Train
@@ -196,15 +197,6 @@ def foresight(folder: Path) -> dict[str, Any]:
         below = sum(margin < 0 for margin in margins)
         found[kind] = at_end | {"least_above_floor": min(margins), "rows_below_floor": below, "rows": len(margins)}
     return found
-
-
-def rounded(value: Any) -> Any:
-    """Numbers with as many digits as are worth keeping."""
-    if isinstance(value, dict):
-        return {key: rounded(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [rounded(part) for part in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _mean(values: list[float]) -> float | None:
