@@ -398,8 +398,8 @@ class Demo:
 
     name: str = "demo"
     """A name under runs/, or a path: the folder for the results."""
-    episodes: int = 2000
-    """Episodes for each figure of self-play and scripts."""
+    episodes: int = 256
+    """Episodes of self-play that are measured: every move of theirs is searched."""
     steps: int = 800_000
     """Game steps the learners train."""
     meetings: int = 16
