@@ -39,6 +39,8 @@ class Experiment:
     """With which options it meets strangers, with search and without if it searches; none: it meets nobody."""
     preset: str = ""
     """Of HOP, which one."""
+    before: tuple[str, ...] = ()
+    """Commands that make what it starts from: `collect`, `fit`. One whose --out or --name is there has been run."""
 
 
 def _three_stag_hunters(player: int) -> Experiment:
@@ -50,8 +52,9 @@ def _segments(length: int) -> Experiment:
     return Experiment(f"--ppo.core gru --rollout 40 --ppo.segment {length} --steps 1000000 --seeds 3")
 
 
-def _hop(preset: str, options: str = "") -> Experiment:
-    return Experiment(f"--seats {preset} --steps 2000000 --seeds 5 {options}".strip(), "--episodes 1000", None, "--quick", preset)
+def _hop(preset: str, options: str = "", before: tuple[str, ...] = ()) -> Experiment:
+    train = f"--seats {preset} --steps 1000000 --seeds 5 {options}".strip()
+    return Experiment(train, "--episodes 1000", None, "--quick", preset, before)
 
 
 def _hop_beside(partners: str, player: int) -> Experiment:
@@ -66,6 +69,15 @@ def _hop_beside(partners: str, player: int) -> Experiment:
 EXPERIMENTS = {
     **{preset: _hop(preset) for preset in PRESETS},
     "hop_plus_rewarded": _hop("hop_plus", "--hop.trajectories rewarded"),
+    "hop_plus_warm": _hop(
+        "hop_plus",
+        "--hop.start warm_codes warm_world",
+        (
+            "collect --out runs/warm.npz --seats nearest_stag+nearest_hare+random --episodes 4000",
+            "fit goals runs/warm.npz --name warm_codes --epochs 10",
+            "fit world_model runs/warm.npz --name warm_world --samples 50000 --epochs 10 --world_model.channels 16",
+        ),
+    ),
     **{
         f"beside_{partners}_{player}": _hop_beside(partners, player)
         for partners in ("3ns", "3nh", "nh_ns_random")
@@ -96,6 +108,11 @@ def otherminds(*arguments: str) -> str:
 
 def run(name: str) -> None:
     experiment, folder = EXPERIMENTS[name], ROOT / "runs" / name
+    for command in experiment.before:
+        words = command.split()
+        made = words[words.index("--out") + 1] if "--out" in words else f"runs/{words[words.index('--name') + 1]}"
+        if not (ROOT / made).exists():
+            otherminds(*words)
     began = (folder / "config.json").exists()
     if began:
         require_made_by(folder, name, experiment.train)
@@ -119,6 +136,7 @@ def run(name: str) -> None:
     checks = json.loads(audit.stdout)["checks"]
     result = {
         "command": f"otherminds train --name {name} {experiment.train}",
+        **({"before": list(experiment.before)} if experiment.before else {}),
         "evaluation": f"otherminds evaluate {name} {experiment.evaluate}".strip(),
         "train": trained,
         "evaluate": evaluated,

@@ -20,6 +20,8 @@ SEEN = {
     "cross_entropy_exact": "ceiling",
 }
 """Columns on how partners are foreseen."""
+VARIANTS = ("hop_plus_rewarded", "hop_plus_warm")
+"""HOP+ that learns of partners from rewarded trajectories alone, or starts from fits."""
 SETS = ("3ns", "3nh", "3random", "nh_ns_random", "2ns_random", "switchers")
 
 
@@ -51,7 +53,7 @@ def peaks(found: dict[str, Any]) -> list[float]:
 
 def self_play() -> str:
     rows = []
-    for name, found in known([*PRESETS, "hop_plus_rewarded"]).items():
+    for name, found in known([*PRESETS, *VARIANTS]).items():
         evaluated, trained = found["evaluate"], found["train"]
         plain = evaluated.get("without_search")
         last = [curve[-1] for curve in found["curves"].values()]
@@ -77,7 +79,7 @@ def self_play() -> str:
 def foresight() -> str:
     """Selves foreseen while learning."""
     rows = []
-    for name, found in known([*PRESETS, "hop_plus_rewarded"]).items():
+    for name, found in known([*PRESETS, *VARIANTS]).items():
         part = found.get("foresight", {}).get("selves")
         if not part:
             continue

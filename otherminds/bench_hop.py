@@ -16,7 +16,7 @@ from rich.table import Table
 from otherminds.bench import ROUNDS, Program, compiled, in_turns
 from otherminds.config import Bench, Train, require
 from otherminds.learners import hop
-from otherminds.learners.hop_learn import learn_of_partners, learn_of_world
+from otherminds.learners.hop_learn import learn_of_partners, learn_of_world, think_again
 from otherminds.learners.hop_play import foresees
 from otherminds.machine import machine, peak_memory_mb
 from otherminds.progress import track
@@ -63,7 +63,7 @@ def measured(config: Train) -> dict[str, Any]:
     if state.config.parts.search:
         parts["searched"] = played
     if foresees(state.config):
-        parts["partners"] = lambda given: learn_of_partners(given[0], given[2], returns, key)
+        parts["partners"] = lambda given: learn_of_partners(given[0], given[2], think_again(given[0], given[2]), returns, key)
     if state.model is not None:
         parts["world_model"] = lambda given: learn_of_world(given[0], given[2], key)
     given, sizes = (state, play, rows, eqx.tree_at(lambda c: c.play, carry, play)), (config.parallel, len(seats), config.rollout)

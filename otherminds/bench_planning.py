@@ -115,7 +115,7 @@ def searcher(case: Case) -> tuple[tuple[HopPolicy, Moments], Callable[[Any], Any
         legal=by_seat(jax.vmap(game.legal)(states)),
         thoughts=thoughts,
         held=jnp.zeros((*shape, 0)),
-        told=jnp.zeros((*shape, policy.mind.told_size + 1)),
+        told=jnp.zeros((*shape, policy.mind.told_size)),
         logits=jnp.zeros((*shape, game.actions)),
         value=jnp.zeros(shape),
     )

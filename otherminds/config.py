@@ -100,6 +100,9 @@ class Network:
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     channels: tuple[int, ...] = ()
     """Channels of 3x3 convolutions over planes, before the layers; none: the planes are flattened."""
+    torso: Literal["flat", "centred"] = "flat"
+    """On boards: look at the board as it is, or as it lies around oneself, so that what is learned of a place holds wherever one
+    stands; elsewhere the same."""
     core: Literal["none", "gru", "lstm"] = "none"
     """Memory from step to step."""
     core_size: int = 64
@@ -273,9 +276,10 @@ class Search:
     samples: int = 1
     """Joint goals that are drawn from the belief, each with a tree of its own, while training."""
     share: float = 0.125
-    """Share of the parallel games that are searched while training."""
+    """Share of the steps at which the games are searched while training, all at once."""
     capacity: float = 0.6
-    """Of those, how many a seat can search at once: seats leave, and room is made for so many. The others play the policy."""
+    """In which share of the games a seat can search at once: seats leave, and room is made for so many. The others play the
+    policy."""
     play_simulations: int = 16
     """Of each tree, at play."""
     play_samples: int = 2
@@ -332,6 +336,8 @@ class HOP(PolicyGradient):
 
     preset: tyro.conf.Suppress[str] = "hop_plus"
     """Which of the presets; set by the name in --seats."""
+    torso: Literal["flat", "centred"] = "centred"
+    """As for other learners, who look at the board as it is unless they are told to."""
     actor: Literal["plain", "generated"] = "plain"
     """Whether what is believed of the others stands beside what is seen, or chooses the weights of a layer."""
     value_target: Literal["td_lambda", "return", "search"] = "td_lambda"
@@ -350,19 +356,23 @@ class HOP(PolicyGradient):
     trajectories: Literal["all", "rewarded"] = "all"
     """Learn of partners from all that they do, or from what led to a reward."""
     practice: float = 0.5
-    """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, or modest
-    ones, to whom large rewards are worth nothing. So a seat meets partners of many kinds. Only where a learner has several
-    seats."""
+    """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, modest ones,
+    to whom large rewards are worth nothing, or bold ones, to whom small rewards are. So a seat meets partners of many kinds. Only
+    where a learner has several seats."""
+    modest_discount: float = 0.8
+    """What a modest self makes of the future: it is in a hurry, and goes for what is near."""
     counted: float = 0.995
     """What is kept, from episode to episode, of how often a partner was after each goal."""
     switching: float = 0.02
     """Chance that a partner changes its goal between two steps, as far as beliefs know."""
-    goals: Goals = field(default_factory=lambda: Goals(learning_rate=2e-3))
+    goals: Goals = field(default_factory=lambda: Goals(size=16, learning_rate=2e-3))
     """Of learned goals, and of what foresees partners."""
-    world_model: WorldModel = field(default_factory=lambda: WorldModel(channels=16, learning_rate=2e-3))
-    foresight_games: int = 64
-    """Games of an update from which opponent model and goals learn, in two parts."""
-    model_rows: int = 1024
+    world_model: WorldModel = field(default_factory=lambda: WorldModel(channels=16, learning_rate=2e-3, batch=64))
+    foresight_games: int = 128
+    """Games of an update from which opponent model and goals learn."""
+    foresight_batch: int = 16
+    """Games of each of their steps, or more, so that all steps have as many."""
+    model_rows: int = 512
     """Steps of each seat in an update from which the world model learns, in parts of `world_model.batch`."""
     search: Search = field(default_factory=Search)
 

@@ -22,8 +22,8 @@ from otherminds.diagnostics import world_model as of_worlds
 from otherminds.diagnostics.asking import predicted
 from otherminds.diagnostics.rounding import number
 from otherminds.fit import Fitted
+from otherminds.games.base import is_board
 from otherminds.learners.base import SIGNS
-from otherminds.opponent_model import is_board
 from otherminds.progress import track
 from otherminds.updates import Setup, fixed_policies, prepare
 

@@ -27,6 +27,8 @@ from otherminds.goals import SPREAD, Goals, Sequences
 from otherminds.networks import remember, same_shape
 from otherminds.opponent_model import OpponentModel
 
+PLACES_APART = 0.3  # how much codes differ from place to place before anything is learned
+
 
 class Happened(eqx.Module):
     """What all can see of a step, in ego order of the seat that thinks. Rows are whatever leading axes there are."""
@@ -46,6 +48,7 @@ class Watched(eqx.Module):
     first: Bool[Array, "T n"]
     worth: Float[Array, "T n"]  # what the seat itself earned from here on
     ego: Int[Array, ""]  # its own number
+    opening: Float[Array, "T n P codes"] | None = None  # what was believed at each step, where goals are codes
     rewarded_only: bool = eqx.field(static=True, default=False)
 
     @property
@@ -67,10 +70,14 @@ class CodeThoughts(eqx.Module):
 
 
 class Coded(eqx.Module):
-    """Partners that are after one of a few codes."""
+    """Partners that are after one of a few codes.
+
+    What a code says is a matter of the place that the partner has, in ego order: players who learned in different seats go about
+    the same thing in different ways.
+    """
 
     acts: OpponentModel
-    codebook: Float[Array, "codes size"]
+    codebook: Float[Array, "P codes size"]
     prior: Float[Array, " codes"]  # logits of how often each code is meant
     game: Game = eqx.field(static=True)
     config: HOP = eqx.field(static=True)
@@ -78,10 +85,12 @@ class Coded(eqx.Module):
     @staticmethod
     def make(config: HOP, game: Game, random: np.random.Generator) -> "Coded":
         given = config.goals
-        sizes = {"manual": (len(game.goals) + 1,) * 2, "learned": (given.codes, given.size), "none": (1, 0)}
-        count, size = sizes[config.parts.goals]
-        book = np.eye(count) if config.parts.goals == "manual" else random.standard_normal((count, size))
-        acts = _told_apart(OpponentModel.make(given.acts, game, size + 2 * seat_numbers(game), random))
+        count = {"manual": len(game.goals) + 1, "learned": given.codes, "none": 1}[config.parts.goals]
+        places = game.seats - 1
+        book = random.standard_normal((count, given.size)) + PLACES_APART * random.standard_normal((places, count, given.size))
+        if config.parts.goals == "manual":
+            book = np.concatenate([np.broadcast_to(np.eye(count), (places, count, count)), book], -1)
+        acts = _told_apart(OpponentModel.make(given.acts, game, book.shape[-1] + 2 * seat_numbers(game), random))
         return Coded(acts, jnp.asarray(book, jnp.float32), jnp.zeros(count), game, config)
 
     @property
@@ -101,14 +110,12 @@ class Coded(eqx.Module):
 
     def look(self, observation: Num[Array, "n ..."], ego: Int[Array, ""]) -> Float[Array, "n P codes actions"]:
         """What partners would do for each code, as logarithms, in n moments that `ego` sees."""
-        views, seats = _views(self.game, observation), _seats(self.game, len(observation), ego)
-        looked = self.acts.look(views)
-        if not seats:
-            said = self.acts.decide_each(looked, self.codebook)
-        else:  # what is told differs from row to row
-            codes = (jnp.broadcast_to(code, (len(views), len(code))) for code in self.codebook)
-            said = jnp.stack([self.acts.decide(looked, jnp.concatenate([code, *seats], -1)) for code in codes], 1)
-        return jax.nn.log_softmax(said).reshape(len(observation), self.game.seats - 1, self.count, self.game.actions)
+        looked = self.acts.look(_views(self.game, observation))
+        seats = _seats(self.game, 1, ego)  # of each partner
+        told = jnp.concatenate([self.codebook, *(jnp.repeat(x[:, None], self.count, 1) for x in seats)], -1)
+        by_place = looked.reshape(len(observation), len(told), -1)
+        said = jax.vmap(self.acts.decide_each, (1, 0), 1)(by_place, told)
+        return jax.nn.log_softmax(said)
 
     def conclude(self, thoughts: CodeThoughts, lasting: Array, happened: Happened) -> tuple[CodeThoughts, Array]:
         """Take in what partners did; where an episode ended, count what they were after."""
@@ -154,7 +161,8 @@ class Coded(eqx.Module):
 
     def given(self, views: Num[Array, "n P ..."], chosen: Int[Array, "n P"], ego: Int[Array, ""]) -> Float[Array, "n P actions"]:
         """What partners who are after these goals will do, as probabilities."""
-        return _given(self.acts, self.game, views, self.codebook[chosen.reshape(-1)], ego)
+        codes = self.codebook[jnp.arange(chosen.shape[1])[None], chosen]
+        return _given(self.acts, self.game, views, codes.reshape(-1, codes.shape[-1]), ego)
 
     def losses(
         self, rows: Watched, start: CodeThoughts, lasting: Array, key: PRNGKeyArray, progress: Array
@@ -162,8 +170,9 @@ class Coded(eqx.Module):
         """Minus the log-likelihood of what partners did, summed over what they may have been after.
 
         One code stands for an episode: log Σ_g p(g) Π_t π(a_t | g) is the sum of how well each step was foreseen by the belief
-        before it. Where a goal given by hand is reached, the steps that led there are that goal's alone. An episode that began
-        before these rows begins with what was believed then.
+        before it. Where a goal given by hand is reached, the steps that led there are that goal's alone. An episode begins with
+        what was believed when it opened, so that a code that fits a partner once is tried first the next time, and comes to stand
+        for a kind of partner. Begun with what holds for everybody, codes never told those apart who leave after three steps.
         """
         steps, games = rows.first.shape
         look = self.look(rows.observation.reshape(steps * games, *rows.observation.shape[2:]), rows.ego)
@@ -171,11 +180,14 @@ class Coded(eqx.Module):
         theirs = jnp.maximum(rows.action[..., 1:], 0)[..., None, None]
         likely = jnp.take_along_axis(odds, theirs, -1)[..., 0] * rows.seen[..., None]  # [T, n, P, codes]
         allowed = self._allowed(rows)
-        prior = jnp.broadcast_to(jax.nn.log_softmax(self.prior), start.belief.shape)
+        prior = jax.nn.log_softmax(self.prior)
+        opening = jnp.broadcast_to(prior, likely.shape)
+        if rows.opening is not None:  # of what it is made of, only the prior learns
+            opening = jnp.log(jnp.maximum(rows.opening, 1e-9)) + prior - jax.lax.stop_gradient(prior)
 
         def step(log: Array, row: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-            likely, seen, first, opens, allowed = row
-            log = jnp.where(first[:, None, None], prior, log)
+            likely, seen, first, opens, allowed, opening = row
+            log = jnp.where(first[:, None, None], opening, log)
             held = jnp.where(allowed, log, -30.0)
             before = jnp.where(opens[:, None, None], held, log)
             cost = jax.nn.logsumexp(jax.nn.log_softmax(before) + likely, -1)
@@ -185,9 +197,10 @@ class Coded(eqx.Module):
 
         opens = rows.first.at[0].set(True)
         begin = jnp.log(jnp.maximum(start.belief, 1e-9))
-        _, (cost, named) = jax.lax.scan(step, begin, (likely, rows.seen, rows.first, opens, allowed))
-        total = jnp.maximum(rows.seen.sum(), 1)
-        terms = {"action": -cost.sum() / total, "goal": -named.sum() / total}
+        _, (cost, named) = jax.lax.scan(step, begin, (likely, rows.seen, rows.first, opens, allowed, opening))
+        weight = rows.seen / jnp.maximum(rows.seen.sum(0, keepdims=True), 1)  # each partner of each game counts as much
+        total = jnp.maximum(weight.sum(), 1)
+        terms = {"action": -(weight * cost).sum() / total, "goal": -(weight * named).sum() / total}
         return terms["action"] + terms["goal"], terms
 
     def _allowed(self, rows: Watched) -> Bool[Array, "T n P codes"]:
@@ -333,7 +346,8 @@ def started(mind: Foresight, fitted: Mapping[str, Any]) -> Foresight:
         return mind
     if of == "learned":
         parts = lambda m: (m.acts, m.codebook, m.prior)  # noqa: E731
-        return eqx.tree_at(parts, mind, same_shape(parts(mind), parts(fits), "goals"))
+        everywhere = jnp.broadcast_to(fits.codebook, (len(mind.codebook), *fits.codebook.shape))
+        return eqx.tree_at(parts, mind, same_shape(parts(mind), (fits.acts, everywhere, fits.prior), "goals"))
     known = len(fits.prior)  # the goals of the game; what they do not cover is not in the fit
     require(
         fits.to_code is None and known == len(mind.game.goals),
@@ -341,7 +355,7 @@ def started(mind: Foresight, fitted: Mapping[str, Any]) -> Foresight:
     )
     prior = mind.prior.at[:known].set(fits.prior)
     wider = jax.tree.map(lambda new, old: new.at[tuple(slice(n) for n in old.shape)].set(old), mind.acts, fits.acts)
-    return Coded(wider, mind.codebook, prior, mind.game, mind.config)
+    return Coded(wider, mind.codebook.at[..., mind.count :].set(0.0), prior, mind.game, mind.config)  # all places alike
 
 
 def through(

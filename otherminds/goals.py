@@ -17,10 +17,10 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from otherminds import beliefs
 from otherminds.config import Goals as Config
 from otherminds.config import require
-from otherminds.games.base import Game
+from otherminds.games.base import Game, is_board
 from otherminds.games.ego import seat_numbers, tell_seats
 from otherminds.networks import Cells, Centred, Core, Dense, Torso, unroll
-from otherminds.opponent_model import OpponentModel, is_board
+from otherminds.opponent_model import OpponentModel
 
 SPREAD = 3.0  # bounds of a code's log-variance
 LATER = 2  # steps between one that a code is used on and the first that it is read from

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from otherminds.config import OpponentModel as Config
 from otherminds.config import PartnerNetwork
-from otherminds.games.base import Game
+from otherminds.games.base import Game, is_board
 from otherminds.games.ego import seat_numbers, tell_seats
 from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Centred, Conditioned, Dense, Torso
@@ -68,11 +68,6 @@ class OpponentModel(eqx.Module):
     def decide_each(self, features: Float[Array, "n features"], told: Float[Array, "k told"]) -> Float[Array, "n k actions"]:
         """The same for every one of several things told."""
         return self.head(self.behind.each(features, told))
-
-
-def is_board(game: Game) -> bool:
-    """Whether observations are planes of which the first show the players."""
-    return len(game.observation_shape) == 3 and game.shown_of_each == 1
 
 
 def told_size(config: Config, game: Game, goals: int, identities: int) -> int:

@@ -21,8 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from otherminds.config import BadInput, Search, require
 from otherminds.distributions import NEVER, Categorical
 from otherminds.foresight import partner_views
-from otherminds.games.base import Game
-from otherminds.opponent_model import is_board
+from otherminds.games.base import Game, is_board
 from otherminds.world_model import binary
 
 

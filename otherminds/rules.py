@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from otherminds.games.base import Game
+from otherminds.games.base import Game, is_board
 from otherminds.games.ego import from_ego, to_ego
-from otherminds.opponent_model import is_board
 
 AGREES = 0.99  # share of rows that must follow the rules
 AT_ONCE = 2048  # rows that are stepped together

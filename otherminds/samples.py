@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from otherminds import goals, opponent_model, world_model
 from otherminds.config import BadInput, OpponentModel, require
 from otherminds.dataset import Dataset
-from otherminds.games.base import Game
+from otherminds.games.base import Game, is_board
 from otherminds.games.ego import seen_from, to_ego
 from otherminds.partners import names_for
 
@@ -214,7 +214,7 @@ def by_the_rules(game: Game, steps: world_model.Step) -> dict[str, float]:
 
 def off_the_board(game: Game, view: Num[Array, "n ..."]) -> dict[str, float]:
     """The share of views in which the player who acts is nowhere to be seen, though everything is."""
-    if not (opponent_model.is_board(game) and shows_all(game)):
+    if not (is_board(game) and shows_all(game)):
         return {}
     return {"off_the_board": float((view[:, 0].reshape(len(view), -1).sum(1) == 0).mean())}
 

@@ -279,10 +279,12 @@ def many_updates(
 ) -> tuple[Carry, dict[str, Any]]:
     """`count` updates of all seeds; metrics have room for CALL, [CALL, S, seats].
 
-    On a CPU the seeds take turns: batched, their small matrices would be no faster, and the memory many times as much.
+    On a CPU the seeds take turns: batched, their small matrices would be no faster, and the memory many times as much. So they do
+    anywhere if a learner leaves out work by branching: batched, all of it would be done.
     """
     update = partial(one_update, setup, phase, fixed)
-    over_seeds = partial(jax.lax.map, update) if jax.default_backend() == "cpu" else jax.vmap(update)
+    turns = jax.default_backend() == "cpu" or any(getattr(setup.learners[k], "BRANCHES", False) for k in setup.active(phase))
+    over_seeds = partial(jax.lax.map, update) if turns else jax.vmap(update)
     room = jax.tree.map(
         lambda leaf: jnp.zeros((CALL, *leaf.shape), leaf.dtype), jax.eval_shape(lambda c: over_seeds(c)[1], carry)
     )

@@ -65,7 +65,7 @@ def _with_networks(hop: HOP, options: Fit, name: str) -> HOP:
         "--opponent_model.identity False",
     )
     network = {field.name: getattr(options.opponent_model, field.name) for field in fields(PartnerNetwork)}
-    return replace(hop, goals=replace(hop.goals, acts=PartnerNetwork(**network)))
+    return replace(hop, goals=replace(hop.goals, acts=PartnerNetwork(**network), size=0))  # it is told nothing
 
 
 def modules(config: Train, seed: int) -> dict[str, Any]:

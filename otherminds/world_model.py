@@ -14,11 +14,10 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from otherminds.config import WorldModel as Config
 from otherminds.config import require
-from otherminds.games.base import Game
+from otherminds.games.base import Game, is_board
 from otherminds.games.ego import from_ego, seat_numbers, tell_seats, to_ego
 from otherminds.losses import masked_mean
 from otherminds.networks import Cells, Conditioned, Convolution, Dense, Torso
-from otherminds.opponent_model import is_board
 
 SURE = 4.0  # logits with which a board is expected to stay as it is, before anything is learned
 

@@ -95,6 +95,38 @@ def test_codes_find_kinds_of_partners_that_one_model_cannot_tell(preset, best):
     assert abs(float(costs[-20:].mean()) - best) < 0.05
 
 
+def test_partners_in_different_places_are_told_apart():
+    """Two partners who see the same and do different things: who learned in different seats plays differently."""
+    game = make("stag_hunt?height=2&width=2&hares=0&players=3&horizon=5")
+    one = foresight.make(dataclasses.replace(SMALL_HOP, preset="direct_om"), game, generator(jax.random.key(0)))
+    seen = jax.vmap(game.reset)(jax.random.split(jax.random.key(0), 32))
+    observation = jax.vmap(game.observe)(seen)[None, :, 0]
+    rows = Watched(
+        observation=observation.at[:, :, 1:3].set(observation[:, :, :1]),  # all on one cell
+        action=jnp.broadcast_to(jnp.array([4, 0, 1]), (1, 32, 3)),
+        reward=jnp.zeros((1, 32, 3)),
+        goal_reached=jnp.full((1, 32, 3), -1),
+        first=jnp.ones((1, 32), bool),
+        worth=jnp.zeros((1, 32)),
+        ego=EGO,
+    )
+    transform = adam(1.0)
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (32, *leaf.shape)), one.opened())
+
+    def step(carry, key):
+        model, optimiser = carry
+        gradient, terms = jax.grad(lambda m: m.losses(rows, *start, key, jnp.float32(0)), has_aux=True)(model)
+        moves, optimiser = transform.update(gradient, optimiser)
+        return (jax.tree.map(lambda a, b: a - 0.02 * b, model, moves), optimiser), terms["action"]
+
+    keys = jax.random.split(jax.random.key(1), 100)
+    (learned, _), costs = jax.jit(lambda one: jax.lax.scan(step, (one, transform.init(one)), keys))(one)
+    assert float(costs[-1]) < 0.1
+    expected = learned.look(rows.observation[0], EGO)
+    chosen = learned.given(foresight.partner_views(game, rows.observation[0]), jnp.zeros((32, 2), jnp.int32), EGO)
+    np.testing.assert_allclose(jnp.exp(expected[:, :, 0]), chosen, atol=1e-5)  # in the search as beside the board
+
+
 def hidden(observation, where, value):
     """Observations with nonsense in some rows."""
     mask = where.reshape(*where.shape, *(1,) * (observation.ndim - where.ndim))

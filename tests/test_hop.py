@@ -11,7 +11,6 @@ from otherminds import audit_run, make
 from otherminds.config import PRESETS, BadInput, Sizes, Train
 from otherminds.games.ego import view
 from otherminds.learners import hop
-from otherminds.learners.hop_play import EARLIER, KINDS, MODEST, OWN, cast
 from otherminds.rollout import collect, draw_bank, start
 from otherminds.types import Seated, of_seats
 
@@ -88,10 +87,12 @@ def test_thinking_again_is_what_was_thought():
 def test_searched_moves_teach_by_what_was_found_and_others_by_what_they_returned():
     state, rows, _ = played("hop", practice=0.0)
     searched = np.asarray((rows.behaviour_logits != rows.policy_logits).any(-1))
-    games = np.flatnonzero(searched.any((0, 2)))
-    assert set(games) <= set(range(0, SIZES.parallel, 2))  # share 0.5
-    assert searched.any()
-    assert not searched[~np.asarray(rows.present)].any()
+    present = np.asarray(rows.present)
+    assert not searched[~present].any()
+    choices = present & (np.asarray(rows.legal).sum(-1) > 1)
+    by_step = [searched[row][choices[row]] for row in range(SIZES.rollout)]
+    assert {bool(step.any()) for step in by_step} == {True, False}  # share 0.5
+    assert max(step.mean() for step in by_step) > 0.5  # all games at once, as far as there is room
     metrics = update(state, rows)[1]
     assert (metrics["search_loss"] > 0).all()
     none = dataclasses.replace(rows, behaviour_logits=rows.policy_logits)
@@ -102,46 +103,6 @@ def test_nothing_is_searched_before_its_time():
     late = dataclasses.replace(SMALL_HOP.search, begin=0.5)
     _, rows, _ = played("hop", practice=0.0, search=late)
     np.testing.assert_array_equal(rows.behaviour_logits, rows.policy_logits)
-
-
-def test_other_selves_play_some_seats_and_their_moves_teach_the_policy_nothing():
-    who = cast(64, 4, 0.5)
-    assert (who[:32] == OWN).all()
-    alone = who[32::2]
-    assert ((alone == OWN).sum(1) == 1).all()
-    assert {OWN, MODEST, 0} <= set(who.ravel())
-    assert len(set(map(tuple, (alone == OWN).tolist()))) == 4  # every seat in turn
-    assert set(who.ravel()) - {OWN} <= set(KINDS)
-    state, rows, _ = played("no_goal")
-    there = cast(SIZES.parallel, 3, 0.5)
-    others = jnp.asarray((there != OWN) & (there != MODEST))[None, :, :]
-    assert bool((rows.behaviour_logits != rows.policy_logits).any()) is False  # at first all selves are the same
-    garbled = dataclasses.replace(
-        rows, value=jnp.where(others, 99.0, rows.value), action=jnp.where(others, (rows.action + 1) % 7, rows.action)
-    )
-    for left, right in zip(jax.tree.leaves(update(state, rows)), jax.tree.leaves(update(state, garbled)), strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
-def test_earlier_selves_are_kept_at_their_time():
-    state, rows, _ = played("no_goal", sizes=dataclasses.replace(SIZES, updates=64))
-    assert EARLIER[1] * 64 == 1
-    first = update(state, rows)[0]
-    same = lambda a, b: all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))  # noqa: E731
-    kept = lambda state, k: jax.tree.map(lambda leaf: leaf[k], state.earlier)  # noqa: E731
-    assert same(kept(first, 1), first.network)
-    assert same(kept(first, 0), state.network)
-    assert same(kept(first, 2), state.network)
-
-
-def test_a_modest_self_finds_large_rewards_worth_nothing():
-    state, rows, _ = played("no_goal", practice=1.0)
-    modest = jnp.asarray(cast(SIZES.parallel, 3, 1.0) == MODEST)[None]
-    paid = dataclasses.replace(rows, reward=jnp.where(rows.present, 5.0, 0.0).at[0].set(1.0))
-    more = dataclasses.replace(paid, reward=jnp.where(modest & (paid.reward > 2.5), 4.9, paid.reward))
-    left, right = update(state, paid)[0], update(state, more)[0]
-    for a, b in zip(jax.tree.leaves(left.network), jax.tree.leaves(right.network), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("preset", ["hop", "hop_plus"])

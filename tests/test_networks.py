@@ -41,9 +41,10 @@ def test_the_derivative_of_a_product_is_what_it_would_be_by_itself(shape):
         np.testing.assert_allclose(own, expected, rtol=1e-5)
 
 
-def test_nine_shifts_are_a_convolution(random):
+@pytest.mark.parametrize("board", [(6, 7), (4, 5)])
+def test_small_and_large_boards_are_convolved_alike(random, board):
     layer = Convolution.make(random, 3, 5)
-    x = jax.random.normal(jax.random.key(1), (2, 6, 7, 3))
+    x = jax.random.normal(jax.random.key(1), (2, *board, 3))
     kernel = layer.weight.reshape(3, 3, 3, 5)
     expected = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     np.testing.assert_allclose(layer(x), expected, atol=1e-4)
@@ -55,6 +56,28 @@ def test_torsos_take_any_leading_axes(random, shape, channels):
     x = jax.random.normal(jax.random.key(0), (3, 2, *shape))
     assert torso(x).shape == (3, 2, 12)
     np.testing.assert_allclose(torso(x)[1, 1], torso(x[1, 1]), atol=1e-5)
+
+
+def test_a_centred_torso_takes_any_leading_axes(random):
+    torso = Torso.make(random, (5, 4, 3), (16, 12), "tanh", centred=True)
+    x = jax.random.bernoulli(jax.random.key(0), 0.3, (3, 2, 5, 4, 3)) * 1.0
+    assert torso(x).shape == (3, 2, 12)
+    np.testing.assert_allclose(torso(x)[1, 1], torso(x[1, 1]), atol=1e-5)
+
+
+def test_a_centred_torso_sees_the_same_wherever_it_stands(random):
+    """What lies to the left lies to the left: only where the board ends does it matter where one stands."""
+    torso = Torso.make(random, (3, 9, 9), (8,), "tanh", centred=True)
+    board = np.zeros((3, 9, 9), np.float32)
+    board[0, 4, 4] = board[1, 3, 5] = board[2, 5, 3] = 1
+    moved = np.roll(board, (1, -1), (1, 2))
+    frame = torso.layers[0].weight.reshape(17, 17, 3, 8).at[:, :, 2].set(0)  # blind to where the board ends
+    torso = eqx.tree_at(lambda t: t.layers[0].weight, torso, frame.reshape(-1, 8))
+    np.testing.assert_allclose(torso(jnp.asarray(board)), torso(jnp.asarray(moved)), atol=1e-6)
+    turned = np.stack([board[0], board[2], board[1]])
+    assert float(jnp.abs(torso(jnp.asarray(board)) - torso(jnp.asarray(turned))).max()) > 1e-3
+    nobody = board * np.array([0, 1, 1], np.float32)[:, None, None]
+    np.testing.assert_array_equal(torso(jnp.asarray(nobody)), torso(jnp.zeros((3, 9, 9))))
 
 
 def test_only_arrays_are_leaves(random):

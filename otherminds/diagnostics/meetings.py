@@ -36,7 +36,8 @@ def episodes(seen: Any, last: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_codes(seen: Any, goals: int, named: bool) -> np.ndarray | None:
-    """P(true goal | code), [halves, codes, goals + 1], read off every other meeting for those between; the last is no goal.
+    """P(true goal | place and code), [halves, P, codes, goals + 1], read off every other meeting for those between; the last goal
+    is none. What a code says is a matter of the partner's place.
 
     Codes that are `named` are the goals themselves. None where nothing is believed, or where all partners are after the same: any
     code would then stand for it.
@@ -45,14 +46,14 @@ def read_codes(seen: Any, goals: int, named: bool) -> np.ndarray | None:
     if not belief.shape[-1] or len(np.unique(seen.goal[seen.there])) < 2:
         return None
     if named:
-        return np.broadcast_to(np.eye(goals + 1), (2, goals + 1, goals + 1))
+        return np.broadcast_to(np.eye(goals + 1), (2, belief.shape[-2], goals + 1, goals + 1))
     truth = np.eye(goals + 1)[np.where(seen.goal >= 0, seen.goal, goals)]
     weight = seen.there[..., None]
     halves = []
     for half in (1, 0):
         at = np.arange(belief.shape[1]) % 2 == half
-        together = np.einsum("tnpc,tnpg->cg", (belief * weight)[:, at], truth[:, at]) + 1e-3
-        halves.append(together / together.sum(1, keepdims=True))
+        together = np.einsum("tnpc,tnpg->pcg", (belief * weight)[:, at], truth[:, at]) + 1e-3
+        halves.append(together / together.sum(-1, keepdims=True))
     return np.stack(halves)
 
 
@@ -94,7 +95,7 @@ def _log(odds: np.ndarray) -> np.ndarray:
 def beliefs(seen: Any, reads: np.ndarray, goals: int) -> dict[str, Any]:
     """The belief in what partners were really after: in all, by step, by episode, and how soon it is sure."""
     truth = np.where(seen.goal >= 0, seen.goal, goals)
-    in_goals = np.einsum("tnpc,ncg->tnpg", seen.belief, reads)
+    in_goals = np.einsum("tnpc,npcg->tnpg", seen.belief, reads)
     believed = np.take_along_axis(in_goals, truth[..., None], -1)[..., 0]
     step, episode = counted(seen.first)
     return {

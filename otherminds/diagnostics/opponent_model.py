@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 from otherminds.config import OpponentModel as Config
 from otherminds.diagnostics.asking import predicted
 from otherminds.diagnostics.rounding import number_or_none
-from otherminds.games.base import Game
-from otherminds.opponent_model import OpponentModel, is_board
+from otherminds.games.base import Game, is_board
+from otherminds.opponent_model import OpponentModel
 from otherminds.samples import PartnerSteps, shows_all
 
 LEAST = 1e-12  # of a probability, before its logarithm is taken

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 
 from otherminds.diagnostics.asking import predicted
 from otherminds.diagnostics.rounding import number
-from otherminds.games.base import Game
-from otherminds.opponent_model import is_board
+from otherminds.games.base import Game, is_board
 from otherminds.samples import Windows, shows_all
 from otherminds.world_model import Step, WorldModel
 from otherminds.world_model import binary as binary_entries

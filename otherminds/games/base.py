@@ -232,3 +232,8 @@ def require_number(owner: str, **values: Any) -> None:
     for name, value in values.items():
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
         require(bool(number), f"{owner}: {name} is {value!r}, expected a number up to {LARGEST_NUMBER:,}: {name}=1.0")
+
+
+def is_board(game: Game) -> bool:
+    """Whether observations are planes of which the first show the players."""
+    return len(game.observation_shape) == 3 and game.shown_of_each == 1

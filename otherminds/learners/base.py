@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from otherminds import config, distributions
 from otherminds.config import Sizes, require
 from otherminds.distributions import Distribution
-from otherminds.games.base import Game
+from otherminds.games.base import Game, is_board
 from otherminds.losses import clipped_policy, clipped_value, explained_variance, masked_mean, normalised
 from otherminds.networks import Dense
 from otherminds.returns import Targets
@@ -45,7 +45,8 @@ class Learner(Protocol):
     # `as_itself(config, games, group)`, which seats of which games it does not leave to other selves of it while it learns; and
     # `among_equals(state)`, itself without those; and `live_parts(state, fresh, view, memory, key)`, how much what is played
     # changes without each part that is switched on; and `signs()`, by which of its metrics its parts are judged (else: SIGNS).
-    # If its settings have `start`, `init` takes `warm`: modules fitted alone.
+    # `BRANCHES` says whether an update leaves out work by branching. If its settings have `start`, `init` takes `warm`: modules
+    # fitted alone.
     # Its policy may have `foreseen(memory)`, what partners will do; `imagined(observation, action, seat)`, what steps lead to;
     # and `without_search()`, itself without looking ahead.
 
@@ -80,6 +81,10 @@ def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game)
         planes or not network.channels,
         f"--{owner}.channels: {game.id} shows {game.observation_shape}, and convolutions need planes [planes, height, width]",
     )
+    require(
+        network.torso == "flat" or not network.channels,
+        f"--{owner}.torso {network.torso} takes no convolutions: --{owner}.torso flat, or no --{owner}.channels",
+    )
     require(network.segment > 0, f"--{owner}.segment is {network.segment}, expected a positive number: --{owner}.segment 20")
     length = min(network.segment, sizes.rollout)
     if network.core != "none":
@@ -94,6 +99,11 @@ def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game)
         f"{units} pieces of data (--parallel {sizes.parallel} games of --rollout {sizes.rollout} steps) cannot be cut into "
         f"--minibatches {sizes.minibatches}: --minibatches {_divisor_near(units, sizes.minibatches)}",
     )
+
+
+def looks_around(network: config.Network, game: Game) -> bool:
+    """Whether a network looks at the board as it lies around its player."""
+    return network.torso == "centred" and is_board(game)
 
 
 def check_shares(owner: str, settings: Any, options: tuple[str, ...]) -> None:

@@ -26,6 +26,7 @@ from otherminds.config import HOP, Sizes
 from otherminds.distributions import Categorical
 from otherminds.foresight import Foresight
 from otherminds.games.base import Game
+from otherminds.learners import ppo
 from otherminds.learners.base import (
     SIGNS,
     Batch,
@@ -45,12 +46,15 @@ from otherminds.learners.base import (
 from otherminds.learners.hop_check import check as check  # what `train` asks of a learner
 from otherminds.learners.hop_check import imagined_length, imagined_units
 from otherminds.learners.hop_learn import foresight_metrics, imagined, learn_of_partners, learn_of_world, think_again
-from otherminds.learners.hop_play import EARLIER, MODEST, OWN, ActorCritic, HopPolicy, cast, foresees, practises, tell
-from otherminds.losses import clipped_policy, clipped_value, masked_mean, normalised
+from otherminds.learners.hop_play import ActorCritic, HopPolicy, foresees, tell
+from otherminds.learners.hop_selves import EARLIER, MODEST, OWN, begin_beside, cast, learn_beside, practises
+from otherminds.losses import clipped_policy, clipped_value, masked_mean
 from otherminds.networks import generator, same_shape, stack
 from otherminds.returns import Targets, episode_sums, lambda_returns, ranked
 from otherminds.types import Memory, Trajectory, View
 from otherminds.world_model import WorldModel
+
+BRANCHES = True  # at most steps of a rollout nothing is searched
 
 
 class State(eqx.Module):
@@ -64,6 +68,7 @@ class State(eqx.Module):
     model: WorldModel | None
     model_optimiser: Any
     earlier: ActorCritic | None  # networks as they were, [len(EARLIER), ...]
+    beside: tuple[ppo.State, ...]  # other selves that learn beside it, by kind, [1 or G]
     largest: Float[Array, " G"]  # rewards of late
     earned: Float[Array, "G E"] | None  # in the episodes under way, where rewards are ranked
     updates: Int[Array, ""]
@@ -96,8 +101,10 @@ def init(
     network, mind, model = made(0) if config.share else stack([made(seat) for seat in seats])
     start = adam(config.max_gradient).init
     start = start if config.share else jax.vmap(start)
-    earlier = None
+    earlier: ActorCritic | None = None
+    beside: tuple[ppo.State, ...] = ()
     if practises(config, len(seats)):
+        beside = begin_beside(config, sizes, game, len(seats), jax.random.fold_in(key, game.seats))
         earlier = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(EARLIER)), network)
     return State(
         network=network,
@@ -108,6 +115,7 @@ def init(
         model=model,
         model_optimiser=None if model is None else start(model),
         earlier=earlier,
+        beside=beside,
         largest=jnp.zeros(len(seats)),
         earned=None if config.ranked_reward is None else jnp.zeros((len(seats), sizes.parallel)),
         updates=jnp.int32(0),
@@ -123,7 +131,7 @@ def trainable(state: State) -> Any:
     """All that gradients may move. Without goals and search nobody asks what partners will do, and nothing learns it."""
     mind: Any = state.mind if foresees(state.config) else None
     if state.config.parts.goals == "none" and mind is not None:
-        mind = mind.acts  # a single code says nothing, and how often it is meant neither
+        mind = mind.acts, mind.codebook  # how often a single code is meant says nothing
     return state.network, mind, state.model
 
 
@@ -134,7 +142,7 @@ def as_itself(config: HOP, games: int, group: int) -> np.ndarray:
 
 def among_equals(state: State) -> State:
     """The same learner without other selves in its games."""
-    return dataclasses.replace(state, earlier=None)
+    return dataclasses.replace(state, earlier=None, beside=())
 
 
 def wants_final(config: HOP) -> bool:
@@ -192,6 +200,8 @@ def policy(state: State) -> HopPolicy:
         mind=state.mind,
         model=state.model,
         earlier=state.earlier,
+        beside=state.beside,
+        sizes=state.sizes,
         begun=begun,
         training=True,
     )
@@ -211,20 +221,19 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     config, sizes, game = state.config, state.sizes, state.game
     rate = between(config.learning_rate, config.learning_rate_final, state.updates, state.planned)
     entropy_weight = between(config.entropy, config.entropy_final, state.updates, state.planned)
-    policy_key, mind_key, model_key, dream_key = jax.random.split(key, 4)
+    policy_key, mind_key, model_key, dream_key, beside_key = jax.random.split(key, 5)
 
     games, group = rows.present.shape[1:]
     who = cast(games, group, config.practice if state.earlier is not None else 0.0)
-    modest = jnp.asarray(who == MODEST)
-    own = rows.present & jnp.asarray((who == OWN) | (who == MODEST))[None]
+    begun = state.updates >= config.search.begin * state.planned
+    own = rows.present & (jnp.asarray(who == OWN) | (jnp.asarray(who == MODEST) & ~begun))[None]
 
     thoughts = think_again(state, rows)  # at each row and after the last
-    begun = state.updates >= config.search.begin * state.planned
-    told = tell(state.mind, thoughts, begun, jnp.broadcast_to(modest[None], (sizes.rollout + 1, games, group)))
+    told = tell(state.mind, thoughts, begun)
     forgotten = rows.first if config.memory == "episode" else rows.meeting
     fresh = jnp.broadcast_to(forgotten[..., None], rows.present.shape)
     before, last_value, final_value = look_back(state, rows, fresh, told)
-    reward, largest, earned = worth_to_itself(state, rows, own, modest)
+    reward, largest, earned = worth_to_itself(state, rows, own)
     returned = partial(
         lambda_returns,
         *(reward, rows.value, last_value, final_value),
@@ -236,15 +245,13 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
         targets = Targets(returned(trace=1.0).returns, targets.advantages)
     network, scale = state.network, state.scale
     if config.normalise_value:
-        scale = scale.take_in(targets.returns, own & ~modest[None])
+        scale = scale.take_in(targets.returns, own)
         network = eqx.tree_at(lambda n: n.critic, network, rescale(network.critic, state.scale, scale))
 
     searched = own & (rows.behaviour_logits != rows.policy_logits).any(-1)
     learned = dataclasses.replace(rows, present=own)
     length = unit_length(config, sizes)
     base = Batch.make(learned, targets, scale, fresh, before, length, Categorical)
-    apart = [normalised(targets.advantages, own & who) for who in (~modest[None], modest[None])]  # wants have scales of their own
-    base = dataclasses.replace(base, advantage=cut(jnp.where(modest[None], apart[1], apart[0]), length))
     extra = {"told": told[:-1], "searched": searched, "played": rows.behaviour_logits, "imagined": jnp.zeros_like(searched)}
     fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(Batch)}
     batch = HopBatch(**fields, **{name: cut(x, length) for name, x in extra.items()})
@@ -252,7 +259,7 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
         batch = dataclasses.replace(batch, value=replay(network, batch, config, game)[1])
     units = imagined_units(config, sizes)
     if units:
-        wanted = own & ~modest[None] & begun
+        wanted = own & begun
         shape = (units, length, imagined_length(config, sizes))
         dreams = imagined(policy(state), rows, thoughts, told, wanted, scale, *shape, dream_key)
         batch = jax.tree.map(lambda real, dreamt: jnp.concatenate([real, dreamt], 1), batch, HopBatch(**dreams))
@@ -268,18 +275,18 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
         loss, network, state.optimiser, batch, policy_key, sizes, rate, config.max_gradient, config.share
     )
     move = norms(jax.tree.map(jnp.subtract, network, state.network), config.share, group)
-    itself = dataclasses.replace(rows, present=own & ~modest[None])
-    metrics = common_metrics(terms, itself, targets, scale, move, rate, entropy_weight)
+    metrics = common_metrics(terms, learned, targets, scale, move, rate, entropy_weight)
     metrics["imagined"] = masked_mean(batch.imagined * 1.0, batch.present, (1, 2))
     metrics["searched"] = searched.sum((0, 1)) / jnp.maximum(own.sum((0, 1)), 1)
     mind, mind_optimiser, model, model_optimiser = state.mind, state.mind_optimiser, state.model, state.model_optimiser
     if foresees(config):
         metrics |= foresight_metrics(state, rows, thoughts, own, who)
-        mind, mind_optimiser, found = learn_of_partners(state, rows, targets.returns, mind_key)
+        mind, mind_optimiser, found = learn_of_partners(state, rows, thoughts, targets.returns, mind_key)
         metrics |= {f"foresight_{name}": value for name, value in found.items()}
     if model is not None:
         model, model_optimiser, found = learn_of_world(state, rows, model_key)
         metrics |= {f"model_{name}": value for name, value in found.items()}
+    beside = learn_beside(state.beside, config, sizes, rows, largest, begun, beside_key)
     after = dataclasses.replace(
         state,
         network=network,
@@ -290,6 +297,7 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
         model=model,
         model_optimiser=model_optimiser,
         earlier=remembered(state, network),
+        beside=beside,
         largest=largest,
         earned=earned,
         updates=state.updates + 1,
@@ -298,17 +306,16 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
 
 
 def worth_to_itself(
-    state: State, rows: Trajectory, own: Bool[Array, "T E G"], modest: Bool[Array, "E G"]
+    state: State, rows: Trajectory, own: Bool[Array, "T E G"]
 ) -> tuple[Float[Array, "T E G"], Float[Array, " G"], Float[Array, "G E"] | None]:
     """(what rewards are worth to whoever earns them, the largest of late, what the episodes under way have earned so far)."""
     largest, earned, share = jnp.maximum(0.999 * state.largest, rows.reward.max((0, 1))), state.earned, state.config.ranked_reward
-    reward = jnp.where(modest[None] & (rows.reward > largest[None, None] / 2), 0.0, rows.reward)
     if share is None or earned is None:
-        return reward, largest, None
+        return rows.reward, largest, None
     ended = jnp.concatenate([rows.first[1:], rows.last.first[None]])
     carried = jnp.where(rows.first[0][:, None], 0.0, earned.T)  # games that were opened anew have earned nothing yet
     total, carried = episode_sums(rows.reward, ended, carried)
-    return jnp.where(modest[None], reward, ranked(total, rows.terminated, own & ~modest[None], share)), largest, carried.T
+    return ranked(total, rows.terminated, own, share), largest, carried.T
 
 
 def losses(

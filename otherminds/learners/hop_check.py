@@ -12,7 +12,7 @@ def check(config: HOP, sizes: Sizes, game: Game) -> None:
     """Refuse settings that cannot work, before anything is compiled, with what would."""
     name, parts = config.preset, config.parts
     check_network(config, sizes, "hop", game)
-    check_shares("hop", config, ("discount", "trace", "practice", "counted", "switching"))
+    check_shares("hop", config, ("discount", "trace", "practice", "modest_discount", "counted", "switching"))
     check_search(config)
     require(
         not game.continuous,
@@ -33,7 +33,7 @@ def check(config: HOP, sizes: Sizes, game: Game) -> None:
     require(config.hidden != (), "--hop.hidden is empty, expected at least one layer: --hop.hidden 64 64")
     require(config.search_weight >= 0, f"--hop.search-weight is {config.search_weight}, expected 0 or a positive number: 0.5")
     check_extras(config, sizes, game)
-    for option in ("foresight_games", "model_rows"):
+    for option in ("foresight_games", "foresight_batch", "model_rows"):
         number, spelled = getattr(config, option), option.replace("_", "-")
         require(number >= 1, f"--hop.{spelled} is {number}, expected a positive number")
 

@@ -13,7 +13,8 @@ from otherminds.distributions import Categorical
 from otherminds.foresight import Foresight, Happened, Watched
 from otherminds.games.ego import to_egos
 from otherminds.learners.base import Scale, adam, between, cut, moves_of
-from otherminds.learners.hop_play import OWN, HopPolicy, Moments, foresees
+from otherminds.learners.hop_play import HopPolicy, Moments, foresees
+from otherminds.learners.hop_selves import OWN
 from otherminds.losses import masked_mean, normalised
 from otherminds.returns import lambda_returns
 from otherminds.types import Trajectory
@@ -54,15 +55,15 @@ def think_again(state: Any, rows: Trajectory) -> Any:
 
 
 def learn_of_partners(
-    state: Any, rows: Trajectory, returns: Float[Array, "T E G"], key: PRNGKeyArray
+    state: Any, rows: Trajectory, thoughts: Any, returns: Float[Array, "T E G"], key: PRNGKeyArray
 ) -> tuple[Foresight, Any, dict[str, Float[Array, " G"]]]:
-    """Opponent model and goals, from what partners did in some of the games."""
+    """Opponent model and goals, from what partners did in some of the games; `thoughts` are what was thought of them there."""
     assert rows.everyone is not None
     config, seats = state.config, rows.seat
     steps, games, group = rows.present.shape
     order_key, loss_key = jax.random.split(key)
     wanted = min(config.foresight_games, games)
-    parts = 2 if wanted % 2 == 0 else 1
+    parts = next(n for n in range(max(1, wanted // config.foresight_batch), 0, -1) if wanted % n == 0)
     chosen = jax.random.permutation(order_key, games)[:wanted].reshape(parts, -1)
     rate = between(config.goals.learning_rate, 0.1 * config.goals.learning_rate, state.updates, state.planned)
     progress = jnp.clip(state.updates / jnp.maximum(state.planned, 1), 0.0, 1.0)
@@ -79,6 +80,7 @@ def learn_of_partners(
             first=jnp.broadcast_to(rows.first[:, at, None], (steps, len(at), group)),
             worth=returns[:, at],
             ego=rows.seat,
+            **({"opening": thoughts.belief[:-1][:, at]} if hasattr(thoughts, "belief") else {}),
         )
 
     axes = {name: 0 if name == "ego" else 2 for name in watched(chosen[0])}

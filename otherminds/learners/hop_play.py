@@ -10,23 +10,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from otherminds import planning
-from otherminds.config import HOP, require
+from otherminds.config import HOP, Sizes, require
 from otherminds.distributions import Categorical
 from otherminds.foresight import Foresight, Happened
 from otherminds.games.base import Game
-from otherminds.learners.base import SeatPolicy, open_memory, pack_memory
+from otherminds.learners import ppo
+from otherminds.learners.base import SeatPolicy, looks_around, open_memory, pack_memory
+from otherminds.learners.hop_selves import EARLIER, OWN, as_beside, cast
 from otherminds.networks import Conditioned, Dense, Trunk
 from otherminds.types import Action, Extras, Memory, View
 from otherminds.world_model import Prediction, WorldModel
-
-EARLIER = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
-"""When other selves were taken, as shares of the run; the first has learned nothing."""
-OWN, MODEST = -1, len(EARLIER)
-KINDS = (0, MODEST, 3, MODEST, 0, MODEST, 5, MODEST)
-"""Who the three are that one seat meets alone, game after game."""
-
-
-WANTS = 2  # its own, or a modest self's
 
 
 class ActorCritic(eqx.Module):
@@ -41,14 +34,15 @@ class ActorCritic(eqx.Module):
     @staticmethod
     def make(config: HOP, game: Game, told: int, random: np.random.Generator) -> "ActorCritic":
         shape, hidden = game.observation_shape, config.hidden
-        trunk = Trunk.make(random, shape, hidden, config.activation, config.channels, config.core, config.core_size)
+        rest = (config.activation, config.channels, config.core, config.core_size, looks_around(config, game))
+        trunk = Trunk.make(random, shape, hidden, *rest)
         kind = "generated" if config.actor == "generated" else "concat"
         allowed = Dense.make(random, hidden[-1], game.actions, 0.01) if config.parts.model == "learned" else None
         return ActorCritic(
             trunk,
             Conditioned.make(random, trunk.features, told, hidden[-1], kind),
-            Dense.make(random, hidden[-1], WANTS * game.actions, 0.01),
-            Dense.make(random, hidden[-1], WANTS, 1.0),
+            Dense.make(random, hidden[-1], game.actions, 0.01),
+            Dense.make(random, hidden[-1], 1, 1.0),
             allowed,
         )
 
@@ -69,40 +63,15 @@ class ActorCritic(eqx.Module):
         return memory, *self._said(features, told)
 
     def _said(self, features: Array, told: Array) -> tuple[Array, Array, Array]:
-        """Selves with other wants have heads of their own: what one is sure of would leave the other no choice."""
-        read, modest = self.reads(features, told[..., :-1]), told[..., -1:] > 0
-        raws = jnp.split(self.actor(read), WANTS, -1)
-        raw, value = jnp.where(modest, raws[1], raws[0]), self.critic(read)
+        read = self.reads(features, told)
+        raw = self.actor(read)
         allowed = jnp.full(raw.shape, 1.0) if self.allowed is None else self.allowed(jax.lax.stop_gradient(read))
-        return raw, jnp.where(modest[..., 0], value[..., 1], value[..., 0]), allowed
+        return raw, self.critic(read)[..., 0], allowed
 
 
 def foresees(config: HOP) -> bool:
     """Whether partners are modelled at all."""
     return config.parts.goals != "none" or config.parts.model != "none"
-
-
-def practises(config: HOP, group: int) -> bool:
-    """Whether some seats are played by other selves at times."""
-    return config.practice > 0 and group > 1
-
-
-def cast(games: int, group: int, practice: float) -> np.ndarray:
-    """Who plays each seat of each game, [games, group]: OWN, MODEST, or one of the EARLIER selves.
-
-    In every other game of practice one seat meets partners of one kind; in the rest everybody is drawn.
-    """
-    who = np.full((games, group), OWN)
-    random = np.random.default_rng(0)
-    for number, game in enumerate(range(games - int(games * practice), games)):
-        turn, drawn = divmod(number, 2)
-        if drawn:
-            others = random.choice(KINDS, group)
-            who[game] = np.where(random.random(group) < 0.5, OWN, others)
-        else:
-            who[game] = KINDS[turn // group % len(KINDS)]
-            who[game, turn % group] = OWN
-    return who
 
 
 class Moments(eqx.Module):
@@ -124,6 +93,8 @@ class HopPolicy(SeatPolicy):
     mind: Foresight = eqx.field(kw_only=True)
     model: WorldModel | None = eqx.field(kw_only=True)
     earlier: ActorCritic | None = eqx.field(kw_only=True)
+    beside: tuple[ppo.State, ...] = eqx.field(kw_only=True)
+    sizes: Sizes = eqx.field(static=True, kw_only=True)
     begun: Bool[Array, ""] = eqx.field(kw_only=True)  # whether beliefs and search count yet
     training: bool = eqx.field(static=True, kw_only=True)
     searching: bool = eqx.field(static=True, default=True)
@@ -132,7 +103,7 @@ class HopPolicy(SeatPolicy):
 
     def without_noise(self) -> "HopPolicy":
         """As itself in every game, searching as at play."""
-        return dataclasses.replace(self, earlier=None, training=False)
+        return dataclasses.replace(self, earlier=None, beside=(), training=False)
 
     def without_search(self) -> "HopPolicy":
         return dataclasses.replace(self, searching=False)
@@ -176,10 +147,10 @@ class HopPolicy(SeatPolicy):
 
     def of(self, place: int) -> "HopPolicy":
         if self.config.share:
-            return dataclasses.replace(self, earlier=None, group=1)
+            return dataclasses.replace(self, earlier=None, beside=(), group=1)
         parts = (self.network, self.scale, self.mind, self.model)
         network, scale, mind, model = jax.tree.map(lambda leaf: leaf[place : place + 1], parts)
-        return dataclasses.replace(self, network=network, scale=scale, mind=mind, model=model, earlier=None, group=1)
+        return dataclasses.replace(self, network=network, scale=scale, mind=mind, model=model, earlier=None, beside=(), group=1)
 
     def check(self, game: Game, seats: tuple[int, ...]) -> None:
         super().check(game, seats)
@@ -205,12 +176,15 @@ class HopPolicy(SeatPolicy):
         if foresees(self.config):
             thoughts = self._each(_think, 1, 1, None, 1, 0)(self.mind, thoughts, lasting, view.first, view.observation, view.seat)
         who = self._cast(games)
-        told = self._told(thoughts, who)
+        told = tell(self.mind, thoughts, self.begun)
         held = open_memory(Memory(own, lasting_own), self.config)
         seen = self.game.scaled(view.observation)
         step = self._each(ActorCritic.step, 1, 1, 1, 1)
         after, raw, value, _ = step(self.network, held, seen, told, view.present[..., 0])
         logits, value = Categorical.masked(raw, view.legal), self.scale.restore(value)
+        if self.beside:
+            sizes = dataclasses.replace(self.sizes, parallel=games)
+            logits, value = as_beside(self.beside, self.config, sizes, self.begun, seen, view.legal, logits, value)
         packed = pack_memory(after, self.config)
         memory = Memory((packed.episode, thoughts), (packed.lasting, lasting))
         played = self._as_others(who, logits, held, seen, told, view)
@@ -229,9 +203,6 @@ class HopPolicy(SeatPolicy):
     def _cast(self, games: int) -> np.ndarray:
         practice = self.config.practice if self.training and self.earlier is not None else 0.0
         return cast(games, self.group, practice)
-
-    def _told(self, thoughts: Any, who: np.ndarray) -> Float[Array, "E G told"]:
-        return tell(self.mind, thoughts, self.begun, jnp.asarray(who == MODEST))
 
     def _as_others(
         self, who: np.ndarray, logits: Array, held: Array, seen: Array, told: Array, view: View
@@ -256,12 +227,20 @@ class HopPolicy(SeatPolicy):
         self, played: Float[Array, "E G actions"], now: Moments, seat: Int[Array, " G"], who: np.ndarray, key: PRNGKeyArray
     ) -> tuple[Float[Array, "E G actions"], Float[Array, "E G"]]:
         """(what is played after a search, what the moment is worth by it), in the games and seats that are searched; elsewhere as
-        it was. Here moments are [E, G]."""
+        it was. Here moments are [E, G].
+
+        While training, all games are searched at some steps and none at others: many trees at once are several times as fast as
+        few at every step.
+        """
         search, games = self.config.search, len(played)
-        share = search.share if self.training else search.play_share
+        share = 1.0 if self.training else search.play_share
         chosen = np.arange(0, games, max(1, round(1 / share))) if share > 0 else np.arange(0)
-        if not len(chosen):
+        if not len(chosen) or (self.training and search.share == 0):
             return played, now.value
+        step_key, key = jax.random.split(key)
+        due = self.begun
+        if self.training and search.share < 1:
+            due &= jax.random.uniform(step_key) < search.share
         room = max(1, int(np.ceil(len(chosen) * (search.capacity if self.training else self.room))))
         wanted = now.present[chosen, :, 0] & jnp.asarray(who[chosen] == OWN)
         if self.elsewhere is not None:
@@ -279,7 +258,7 @@ class HopPolicy(SeatPolicy):
         def nothing(_: None) -> tuple[Array, Array]:
             return pick(played), pick(now.value)
 
-        better = jax.lax.cond(self.begun, found, nothing, None)  # of [G, room]
+        better = jax.lax.cond(due, found, nothing, None)  # of [G, room]
         put = jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"), (1, 0, 0), 1)
         after, worth = (put(old, new, place) for old, new in zip((played, now.value), better, strict=True))
         return after, worth
@@ -390,8 +369,6 @@ def _think(mind: Foresight, thoughts: Any, lasting: Any, first: Array, observati
     return mind.think(thoughts, lasting, first, look, ego)
 
 
-def tell(mind: Foresight, thoughts: Any, begun: Array, modest: Array) -> Float[Array, "*n told"]:
-    """What the policy is told beside what it sees: what is believed of the others, once beliefs are worth anything, and whether
-    it is modest."""
-    believed = mind.told(thoughts) * begun
-    return jnp.concatenate([believed, jnp.broadcast_to(modest, believed.shape[:-1])[..., None] * 1.0], -1)
+def tell(mind: Foresight, thoughts: Any, begun: Array) -> Float[Array, "*n told"]:
+    """What the policy is told beside what it sees: what is believed of the others, once beliefs are worth anything."""
+    return mind.told(thoughts) * begun

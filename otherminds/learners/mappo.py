@@ -28,6 +28,7 @@ from otherminds.learners.base import (
     descend,
     for_seats,
     forgotten,
+    looks_around,
     norms,
     open_memory,
     pack_memory,
@@ -52,7 +53,7 @@ class Networks(eqx.Module):
     def make(config: MAPPO, game: Game, group: int, key: PRNGKeyArray) -> "Networks":
         random = generator(key)
         rest = (config.activation, config.channels, config.core, config.core_size)
-        actor_trunk = Trunk.make(random, game.observation_shape, config.hidden, *rest)
+        actor_trunk = Trunk.make(random, game.observation_shape, config.hidden, *rest, looks_around(config, game))
         planes, *inner = game.observation_shape
         critic_trunk = Trunk.make(random, (group * planes, *inner), config.critic_hidden, *rest)
         outputs = distributions.for_actions(game.continuous).outputs(game.actions)

@@ -29,6 +29,7 @@ from otherminds.learners.base import (
     descend,
     for_seats,
     forgotten,
+    looks_around,
     mixed_rewards,
     norms,
     open_memory,
@@ -54,8 +55,8 @@ class ActorCritic(eqx.Module):
     def make(config: PPO, game: Game, key: PRNGKeyArray) -> "ActorCritic":
         random = generator(key)
         sizes = (game.observation_shape, config.hidden, config.activation, config.channels, config.core, config.core_size)
-        trunk = Trunk.make(random, *sizes)
-        critic_trunk = Trunk.make(random, *sizes) if config.separate_critic else None
+        trunk = Trunk.make(random, *sizes, looks_around(config, game))
+        critic_trunk = Trunk.make(random, *sizes, looks_around(config, game)) if config.separate_critic else None
         outputs = distributions.for_actions(game.continuous).outputs(game.actions)
         return ActorCritic(
             trunk, critic_trunk, Dense.make(random, trunk.features, outputs, 0.01), Dense.make(random, trunk.features, 1, 1.0)
