@@ -34,6 +34,13 @@ SETS = {
     "switchers": ("switcher=stag-hare@4", "switcher=hare-stag@4", "switcher=stag-hare@4"),
 }
 """Partners in the order in which they sit behind the focal seat."""
+
+
+def serves(game: Game, name: str) -> bool:
+    """Whether the partners of a set play this game."""
+    return game.family == "stag_hunt" and game.seats == len(SETS[name]) + 1
+
+
 CALL = 120  # steps in one compiled call
 FOREVER = 2**30  # episodes of a meeting that does not end
 LONGEST = 35  # episodes by which curves are kept
@@ -96,10 +103,7 @@ class Meetings:
         for name in sets:
             if name not in SETS:
                 raise BadInput(f"no set of partners '{name}': {closest(name, SETS)}")
-        require(
-            game.seats == 4 and game.family == "stag_hunt",
-            f"the sets of partners are of stag hunts with four players, not of {game.id}",
-        )
+            require(serves(game, name), f"the partners of {name} are of stag hunts with four players, not of {game.id}")
         scripts = tuple(dict.fromkeys(name for one in sets for name in SETS[one]))
         each = -(-replicas // len(seats))
         which, focal, script = [], [], []

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from otherminds import config
 from otherminds.config import (
+    Ablate,
     Adapt,
     Audit,
     BadInput,
@@ -56,6 +57,7 @@ def main() -> None:
         Resume: resume,
         Evaluate: evaluate,
         Adapt: adapt,
+        Ablate: ablate,
         Diagnose: diagnose,
         Audit: audit,
         Bench: bench,
@@ -444,6 +446,28 @@ def adaptation_table(result: dict[str, Any]) -> Any:
         foreseen = [share(part.get("foresight", {}), name) for name in ("majority", "top_1", "top_1_exact")]
         table.add_row(part["set"], str(reward), *foreseen, share(part, "belief"))
     return table
+
+
+def ablate(options: Ablate) -> None:
+    keep_programs()
+    from otherminds.ablate import ablate as run
+    from otherminds.ablate import tables
+    from otherminds.runs import folder_of
+    from otherminds.train import Stopped
+
+    try:
+        result = run(options, say=_note)
+    except Stopped as reason:
+        _say(f"otherminds: {reason}; run the same command again to go on")
+        sys.stdout.flush()
+        os._exit(reason.code)
+    if options.json:
+        _print_json(result)
+        return
+    for table in tables(result):
+        Console().print(table)
+    folder = folder_of(options.name)
+    print(f"{folder / 'ablation.md'}, {folder / 'ablation.json'}")
 
 
 def audit(options: Audit) -> None:

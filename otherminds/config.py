@@ -3,10 +3,10 @@
 import ast
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -85,6 +85,25 @@ def check_options(options: Mapping[str, Any], allowed: Iterable[str], owner: str
         if key not in allowed:
             hint = closest(key, allowed) if allowed else "it takes no options"
             raise BadInput(f"{owner} has no option '{key}': {hint}")
+
+
+def values_of(text: str) -> list[Any]:
+    """Values with commas between: numbers, words, or lists in brackets, (64,64),(128,128)."""
+    try:
+        return list(ast.literal_eval(f"({text},)"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return [_literal(word) for word in text.split(",")]
+
+
+def with_option(settings: Any, option: str, value: Any, owner: str = "train") -> Any:
+    """The same settings with one option changed, by its name: `steps`, `hop.search.simulations`. Refused if it does not fit."""
+    name, _, rest = option.replace("-", "_").partition(".")
+    types = get_type_hints(type(settings))
+    check_options({name: value}, types, owner)
+    held = getattr(settings, name)
+    require(is_dataclass(held) == bool(rest), f"{owner}: '{option}' is no option: expected one like hop.search.simulations")
+    new = with_option(held, rest, value, f"{owner}: {name}") if rest else as_type(value, types[name], owner, name)
+    return replace(settings, **{name: new})
 
 
 Flag = Annotated[bool, tyro.conf.FlagConversionOff]
@@ -701,6 +720,39 @@ class Adapt:
     """Which checkpoint: a number of steps, `final` or `best`."""
     seed: int = 0
     """Of the meetings."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True)
+class Ablate:
+    """Train learners that differ in one thing, test them, and set them side by side. What is finished is kept: run it again to go
+    on."""
+
+    learners: tuple[str, ...] = ("hop_plus", "hop_plus_no_goal", "no_goal")
+    """Who is compared, each in all seats: presets of HOP, or any learner."""
+    game: str = "stag_hunt-4x4-4h1s"
+    """Id of the game, with options behind it: snowdrift-4x4?horizon=50."""
+    vary: tuple[str, ...] = ()
+    """Options of `train` by value, a row for each and every learner: hop.imagined_fraction=0,0.2,0.5 steps=100000,200000."""
+    warm: bool = False
+    """Also each learner that can, from fits: games of scripts are collected, and its parts fitted on them alone before."""
+    name: str = "ablation"
+    """A name under runs/, or a path: the folder for runs and tables."""
+    steps: int = 1_000_000
+    """Game steps per seed."""
+    seed: int = 0
+    """The first seed."""
+    seeds: int = 3
+    """How many seeds of each."""
+    options: str = ""
+    """Options of `train` for all of them, as they would stand there: "--parallel 64 --hop.practice 0"."""
+    episodes: int = 1000
+    """Episodes of self-play for each seed, with search and, of those who search, without."""
+    sets: tuple[str, ...] | None = None
+    """Sets of strangers to meet; none: all there are for the game. Without a value: nobody."""
+    replicas: int = 16
+    """Meetings with each set for each seed."""
     json: bool = False
     """Print one JSON object and nothing else."""
 

@@ -183,7 +183,7 @@ class Coded(eqx.Module):
         prior = jax.nn.log_softmax(self.prior)
         opening = jnp.broadcast_to(prior, likely.shape)
         if rows.opening is not None:  # of what it is made of, only the prior learns
-            opening = jnp.log(jnp.maximum(rows.opening, 1e-9)) + prior - jax.lax.stop_gradient(prior)
+            opening = jnp.log(jnp.maximum(rows.opening, 1e-9)) + (prior - jax.lax.stop_gradient(prior))[None, None, None]
 
         def step(log: Array, row: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
             likely, seen, first, opens, allowed, opening = row
