@@ -7,7 +7,7 @@ that is finished is never made again, one that was interrupted is gone on with. 
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +42,9 @@ STRETCHES = 50  # of a run, for its peak and its end
 WARM_EPISODES, WARM_SAMPLES = 4000, 50_000  # of scripts, and steps of them to fit on
 
 
+SETTINGS = tuple(part.name for part in fields(Train) if is_dataclass(getattr(Train(), part.name)))  # of learners
+
+
 @dataclass(frozen=True)
 class Row:
     """One of those compared."""
@@ -67,6 +70,9 @@ def planned(options: Ablate) -> list[Row]:
         for text in options.vary:
             option, equals, values = text.partition("=")
             require(bool(equals and option and values), f"--vary '{text}': expected option=value,value, as in hop.practice=0,0.5")
+            if (of := option.partition(".")[0]) in SETTINGS and of != _settings(learner):
+                require(of in map(_settings, options.learners), f"--vary '{text}': nobody in --learners reads --{of}")
+                continue
             for value in values_of(values):
                 rows.append(Row(f"{learner} {option}={value}", with_option(plain, option, value, "--vary")))
         if options.warm and learner in PRESETS and _fits_for(plain):
@@ -75,6 +81,11 @@ def planned(options: Ablate) -> list[Row]:
     for row in rows:  # the value that an option has anyway is no second row
         same.setdefault((repr(row.config), row.warm), row)
     return list(same.values())
+
+
+def _settings(learner: str) -> str:
+    """Where the options of a learner stand; presets share theirs."""
+    return "hop" if learner in PRESETS else learner
 
 
 def _base(options: Ablate) -> Train:

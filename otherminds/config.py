@@ -61,6 +61,7 @@ def as_type(value: Any, wanted: Any, owner: str, option: str) -> Any:
         wanted = next(kind for kind in kinds if kind is not type(None))
     if get_origin(wanted) is Literal:
         choices = get_args(wanted)
+        value = "none" if value is None and "none" in choices else value
         require(value in choices, f"{owner}: {option} is {value!r}: {closest(str(value), choices)}")
         return value
     if get_origin(wanted) is tuple:
@@ -374,10 +375,13 @@ class HOP(PolicyGradient):
     any other -1, instead of what it earned; none: off."""
     trajectories: Literal["all", "rewarded"] = "all"
     """Learn of partners from all that they do, or from what led to a reward."""
+    ambition: float = 1.0
+    """How much less a reward counts that is at most half of the largest, at the beginning; it falls to nothing until the search
+    begins. 0: all count from the start."""
     practice: float = 0.5
-    """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, modest ones,
-    to whom large rewards are worth nothing, or bold ones, to whom small rewards are. So a seat meets partners of many kinds. Only
-    where a learner has several seats."""
+    """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, or modest
+    ones, to whom large rewards are worth nothing. So a seat meets partners of many kinds. Only where a learner has several
+    seats."""
     modest_discount: float = 0.8
     """What a modest self makes of the future: it is in a hurry, and goes for what is near."""
     counted: float = 0.995

@@ -47,7 +47,7 @@ from otherminds.learners.hop_check import check as check  # what `train` asks of
 from otherminds.learners.hop_check import imagined_length, imagined_units
 from otherminds.learners.hop_learn import foresight_metrics, imagined, learn_of_partners, learn_of_world, think_again
 from otherminds.learners.hop_play import ActorCritic, HopPolicy, foresees, tell
-from otherminds.learners.hop_selves import EARLIER, MODEST, OWN, begin_beside, cast, learn_beside, practises
+from otherminds.learners.hop_selves import EARLIER, MODEST, OWN, begin_modest, cast, learn_modestly, played, practises
 from otherminds.losses import clipped_policy, clipped_value, masked_mean
 from otherminds.networks import generator, same_shape, stack
 from otherminds.returns import Targets, episode_sums, lambda_returns, ranked
@@ -68,7 +68,7 @@ class State(eqx.Module):
     model: WorldModel | None
     model_optimiser: Any
     earlier: ActorCritic | None  # networks as they were, [len(EARLIER), ...]
-    beside: tuple[ppo.State, ...]  # other selves that learn beside it, by kind, [1 or G]
+    modest: ppo.State | None  # other selves that learn beside it, [1 or G]
     largest: Float[Array, " G"]  # rewards of late
     earned: Float[Array, "G E"] | None  # in the episodes under way, where rewards are ranked
     updates: Int[Array, ""]
@@ -101,10 +101,9 @@ def init(
     network, mind, model = made(0) if config.share else stack([made(seat) for seat in seats])
     start = adam(config.max_gradient).init
     start = start if config.share else jax.vmap(start)
-    earlier: ActorCritic | None = None
-    beside: tuple[ppo.State, ...] = ()
+    earlier = modest = None
     if practises(config, len(seats)):
-        beside = begin_beside(config, sizes, game, len(seats), jax.random.fold_in(key, game.seats))
+        modest = begin_modest(config, sizes, game, len(seats), jax.random.fold_in(key, game.seats))
         earlier = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(EARLIER)), network)
     return State(
         network=network,
@@ -115,7 +114,7 @@ def init(
         model=model,
         model_optimiser=None if model is None else start(model),
         earlier=earlier,
-        beside=beside,
+        modest=modest,
         largest=jnp.zeros(len(seats)),
         earned=None if config.ranked_reward is None else jnp.zeros((len(seats), sizes.parallel)),
         updates=jnp.int32(0),
@@ -142,7 +141,7 @@ def as_itself(config: HOP, games: int, group: int) -> np.ndarray:
 
 def among_equals(state: State) -> State:
     """The same learner without other selves in its games."""
-    return dataclasses.replace(state, earlier=None, beside=())
+    return dataclasses.replace(state, earlier=None, modest=None)
 
 
 def wants_final(config: HOP) -> bool:
@@ -200,7 +199,7 @@ def policy(state: State) -> HopPolicy:
         mind=state.mind,
         model=state.model,
         earlier=state.earlier,
-        beside=state.beside,
+        modest=state.modest,
         sizes=state.sizes,
         begun=begun,
         training=True,
@@ -221,7 +220,7 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     config, sizes, game = state.config, state.sizes, state.game
     rate = between(config.learning_rate, config.learning_rate_final, state.updates, state.planned)
     entropy_weight = between(config.entropy, config.entropy_final, state.updates, state.planned)
-    policy_key, mind_key, model_key, dream_key, beside_key = jax.random.split(key, 5)
+    policy_key, mind_key, model_key, dream_key, modest_key = jax.random.split(key, 5)
 
     games, group = rows.present.shape[1:]
     who = cast(games, group, config.practice if state.earlier is not None else 0.0)
@@ -286,7 +285,10 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     if model is not None:
         model, model_optimiser, found = learn_of_world(state, rows, model_key)
         metrics |= {f"model_{name}": value for name, value in found.items()}
-    beside = learn_beside(state.beside, config, sizes, rows, largest, begun, beside_key)
+    modest = state.modest
+    if modest is not None:
+        places = played(config, sizes, group, game.symmetric)
+        modest = learn_modestly(modest, places, rows, largest, begun, modest_key)
     after = dataclasses.replace(
         state,
         network=network,
@@ -297,7 +299,7 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
         model=model,
         model_optimiser=model_optimiser,
         earlier=remembered(state, network),
-        beside=beside,
+        modest=modest,
         largest=largest,
         earned=earned,
         updates=state.updates + 1,
@@ -311,11 +313,22 @@ def worth_to_itself(
     """(what rewards are worth to whoever earns them, the largest of late, what the episodes under way have earned so far)."""
     largest, earned, share = jnp.maximum(0.999 * state.largest, rows.reward.max((0, 1))), state.earned, state.config.ranked_reward
     if share is None or earned is None:
-        return rows.reward, largest, None
+        return ambitiously(state, rows.reward, largest), largest, None
     ended = jnp.concatenate([rows.first[1:], rows.last.first[None]])
     carried = jnp.where(rows.first[0][:, None], 0.0, earned.T)  # games that were opened anew have earned nothing yet
     total, carried = episode_sums(rows.reward, ended, carried)
     return ranked(total, rows.terminated, own, share), largest, carried.T
+
+
+def ambitiously(state: State, reward: Float[Array, "T E G"], largest: Float[Array, " G"]) -> Float[Array, "T E G"]:
+    """Rewards of which small ones count for less until the search begins, as `ambition` says.
+
+    Where what is large takes two, whoever learns to take what is small first has nobody left to find that out with.
+    """
+    config = state.config
+    left = jnp.maximum(1 - state.updates / jnp.maximum(config.search.begin * state.planned, 1), 0.0)
+    small = (reward > 0) & (reward <= largest[None, None] / 2)
+    return jnp.where(small, (1 - config.ambition * left) * reward, reward)
 
 
 def losses(

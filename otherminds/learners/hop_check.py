@@ -12,7 +12,7 @@ def check(config: HOP, sizes: Sizes, game: Game) -> None:
     """Refuse settings that cannot work, before anything is compiled, with what would."""
     name, parts = config.preset, config.parts
     check_network(config, sizes, "hop", game)
-    check_shares("hop", config, ("discount", "trace", "practice", "modest_discount", "counted", "switching"))
+    check_shares("hop", config, ("discount", "trace", "ambition", "practice", "modest_discount", "counted", "switching"))
     check_search(config)
     require(
         not game.continuous,

@@ -16,7 +16,7 @@ from otherminds.foresight import Foresight, Happened
 from otherminds.games.base import Game
 from otherminds.learners import ppo
 from otherminds.learners.base import SeatPolicy, looks_around, open_memory, pack_memory
-from otherminds.learners.hop_selves import EARLIER, OWN, as_beside, cast
+from otherminds.learners.hop_selves import EARLIER, OWN, as_modest, cast, played
 from otherminds.networks import Conditioned, Dense, Trunk
 from otherminds.types import Action, Extras, Memory, View
 from otherminds.world_model import Prediction, WorldModel
@@ -93,7 +93,7 @@ class HopPolicy(SeatPolicy):
     mind: Foresight = eqx.field(kw_only=True)
     model: WorldModel | None = eqx.field(kw_only=True)
     earlier: ActorCritic | None = eqx.field(kw_only=True)
-    beside: tuple[ppo.State, ...] = eqx.field(kw_only=True)
+    modest: ppo.State | None = eqx.field(kw_only=True)
     sizes: Sizes = eqx.field(static=True, kw_only=True)
     begun: Bool[Array, ""] = eqx.field(kw_only=True)  # whether beliefs and search count yet
     training: bool = eqx.field(static=True, kw_only=True)
@@ -103,7 +103,7 @@ class HopPolicy(SeatPolicy):
 
     def without_noise(self) -> "HopPolicy":
         """As itself in every game, searching as at play."""
-        return dataclasses.replace(self, earlier=None, beside=(), training=False)
+        return dataclasses.replace(self, earlier=None, modest=None, training=False)
 
     def without_search(self) -> "HopPolicy":
         return dataclasses.replace(self, searching=False)
@@ -147,10 +147,10 @@ class HopPolicy(SeatPolicy):
 
     def of(self, place: int) -> "HopPolicy":
         if self.config.share:
-            return dataclasses.replace(self, earlier=None, beside=(), group=1)
+            return dataclasses.replace(self, earlier=None, modest=None, group=1)
         parts = (self.network, self.scale, self.mind, self.model)
         network, scale, mind, model = jax.tree.map(lambda leaf: leaf[place : place + 1], parts)
-        return dataclasses.replace(self, network=network, scale=scale, mind=mind, model=model, earlier=None, beside=(), group=1)
+        return dataclasses.replace(self, network=network, scale=scale, mind=mind, model=model, earlier=None, modest=None, group=1)
 
     def check(self, game: Game, seats: tuple[int, ...]) -> None:
         super().check(game, seats)
@@ -182,19 +182,21 @@ class HopPolicy(SeatPolicy):
         step = self._each(ActorCritic.step, 1, 1, 1, 1)
         after, raw, value, _ = step(self.network, held, seen, told, view.present[..., 0])
         logits, value = Categorical.masked(raw, view.legal), self.scale.restore(value)
-        if self.beside:
+        if self.modest is not None:
             sizes = dataclasses.replace(self.sizes, parallel=games)
-            logits, value = as_beside(self.beside, self.config, sizes, self.begun, seen, view.legal, logits, value)
+            places = played(self.config, sizes, self.group, self.game.symmetric)
+            theirs = as_modest(self.modest, places, seen, view.legal, logits, value)
+            logits, value = (jnp.where(self.begun, new, old) for new, old in zip(theirs, (logits, value), strict=True))
         packed = pack_memory(after, self.config)
         memory = Memory((packed.episode, thoughts), (packed.lasting, lasting))
-        played = self._as_others(who, logits, held, seen, told, view)
+        chosen = self._as_others(who, logits, held, seen, told, view)
         if self.config.parts.search and self.searching:
             moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value)
-            played, found = self._after_search(played, moments, view.seat, who, search_key)
+            chosen, found = self._after_search(chosen, moments, view.seat, who, search_key)
             value = found if self.config.value_target == "search" else value
-        action = Categorical.mode(played) if self.best_only else Categorical.sample(played, action_key)
+        action = Categorical.mode(chosen) if self.best_only else Categorical.sample(chosen, action_key)
         goal = jnp.full(value.shape, -1, jnp.int32)
-        return action, memory, Extras(logits=played, policy_logits=logits, value=value, goal=goal)
+        return action, memory, Extras(logits=chosen, policy_logits=logits, value=value, goal=goal)
 
     def _each(self, function: Any, *axes: int | None) -> Any:
         """`function(module, *arrays)` for every seat; `axes` say where seats stand, results have them on axis 1."""

@@ -1,11 +1,9 @@
-"""Who plays the seats of a HOP while it learns: itself, itself as it was, or somebody with other wants.
+"""Who plays the seats of a HOP while it learns: itself, itself as it was, or a modest self.
 
 A seat that only ever meets its equals takes everybody for one of them. So in part of the games some seats are played by other
-selves: as they were earlier in the run, the first of whom walks at random; modest ones, to whom large rewards are worth nothing
-and who are in a hurry; and bold ones, to whom small rewards are worth nothing. Those are PPOs that play and learn beside their
-HOP; one serves all seats that are alike. The bold are there from the start, the modest come later: until then their seats are
-its own. (Diverse wants as a way to other equilibria: Tang et al. 2021, "Discovering diverse multi-agent strategic behavior via
-reward randomization".)
+selves: as they were earlier in the run, the first of whom walks at random; or modest ones, to whom large rewards are worth
+nothing and who are in a hurry. A modest self is a PPO that plays and learns beside its HOP; one serves all seats that are alike.
+Modest selves come in when the search begins: until then their seats are its own.
 """
 
 import dataclasses
@@ -26,9 +24,8 @@ from otherminds.types import SEAT_FIELDS, Memory, Trajectory
 
 EARLIER = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
 """When other selves were taken, as shares of the run; the first has learned nothing."""
-OWN, MODEST, BOLD = -1, len(EARLIER), len(EARLIER) + 1
-BESIDE = (MODEST, BOLD)  # those who learn
-KINDS = (MODEST, 0, BOLD, MODEST, 0, BOLD, MODEST, 5)
+OWN, MODEST = -1, len(EARLIER)
+KINDS = (MODEST, 0, MODEST, 4, MODEST, 0, MODEST, 5)
 """Who plays beside oneself, game after game."""
 DRAWN = 4  # in one of so many games of practice everybody is drawn; in the others one seat meets partners of one kind
 
@@ -55,82 +52,56 @@ def cast(games: int, group: int, practice: float) -> np.ndarray:
     return who
 
 
-def begin_beside(config: HOP, sizes: Sizes, game: Game, group: int, key: PRNGKeyArray) -> tuple[ppo.State, ...]:
-    """Other selves that have learned nothing, by kind: one for all seats that are alike, or one for each, [1 or G]."""
+def begin_modest(config: HOP, sizes: Sizes, game: Game, group: int, key: PRNGKeyArray) -> ppo.State:
+    """Modest selves that have learned nothing: one for all seats that are alike, or one for each, [1 or G]."""
     taken = {field.name: getattr(config, field.name) for field in dataclasses.fields(PolicyGradient)}
-    taken |= {"core": "none", "memory": "episode", "share": True}
-    made = []
-    for number, kind in enumerate(BESIDE):
-        own = PPO(**taken | ({"discount": config.modest_discount} if kind == MODEST else {}))
-        places = played(kind, config, sizes, group, game.symmetric)
-        keys = jax.random.split(jax.random.fold_in(key, number), len(places))
-        fits = dataclasses.replace(sizes, parallel=places.shape[1])
-        made.append(stack([ppo.init(own, fits, game, (0,), one) for one in keys]))
-    return tuple(made)
+    taken |= {"core": "none", "memory": "episode", "share": True, "discount": config.modest_discount}
+    places = played(config, sizes, group, game.symmetric)
+    fits = dataclasses.replace(sizes, parallel=places.shape[1])
+    return stack([ppo.init(PPO(**taken), fits, game, (0,), one) for one in jax.random.split(key, len(places))])
 
 
-def played(kind: int, config: HOP, sizes: Sizes, group: int, alike: bool) -> np.ndarray:
-    """Games and seats that selves of a kind play, [1 or G, n, 2]; filled up with -1 to what minibatches can share."""
-    theirs = np.argwhere(cast(sizes.parallel, group, config.practice) == kind)
-    of_each = [theirs] if alike else [theirs[theirs[:, 1] == seat] for seat in range(group)]
+def played(config: HOP, sizes: Sizes, group: int, alike: bool) -> np.ndarray:
+    """Games and seats that modest selves play, [1 or G, n, 2]; filled up with -1 to what minibatches can share."""
+    modest = np.argwhere(cast(sizes.parallel, group, config.practice) == MODEST)
+    of_each = [modest] if alike else [modest[modest[:, 1] == seat] for seat in range(group)]
     step = math.lcm(sizes.rollout, sizes.minibatches) // sizes.rollout
     room = max(1, -(-max(map(len, of_each)) // step)) * step
     return np.stack([np.concatenate([rows, np.full((room - len(rows), 2), -1)]) for rows in of_each])
 
 
-def as_beside(
-    beside: tuple[ppo.State, ...],
-    config: HOP,
-    sizes: Sizes,
-    begun: Bool[Array, ""],
-    seen: Float[Array, "E G ..."],
-    legal: Bool[Array, "E G actions"],
-    logits: Float[Array, "E G actions"],
-    value: Float[Array, "E G"],
+def as_modest(
+    modest: ppo.State, places: np.ndarray, seen: Array, legal: Bool[Array, "E G actions"], logits: Array, value: Array
 ) -> tuple[Float[Array, "E G actions"], Float[Array, "E G"]]:
-    """(logits, values) with those of selves who learn beside us in the seats that they play."""
-    for kind, state in zip(BESIDE, beside, strict=True):
-        for k, places in enumerate(played(kind, config, sizes, value.shape[1], len(state.updates) == 1)):
-            game, seat = places[(places >= 0).all(1)].T
-            if not len(game):
-                continue
-            network, scale = jax.tree.map(lambda leaf, k=k: leaf[k], (state.network, state.scale))
-            rows, active = seen[game, seat], begun if kind == MODEST else True
-            _, raw, worth = network.step(jnp.zeros((len(rows), 0)), rows, jnp.ones(len(rows), bool))
-            theirs = Categorical.masked(raw, legal[game, seat])
-            logits = logits.at[game, seat].set(jnp.where(active, theirs, logits[game, seat]))
-            restored = scale.restore(worth[:, None])[:, 0]
-            value = value.at[game, seat].set(jnp.where(active, restored, value[game, seat]))
+    """(logits, values) with those of modest selves in the `places` that they play."""
+    for k, of_one in enumerate(places):
+        game, seat = of_one[(of_one >= 0).all(1)].T
+        if not len(game):
+            continue
+        own = jax.tree.map(lambda leaf, k=k: leaf[k], modest)
+        rows = seen[game, seat]
+        _, raw, worth = own.network.step(jnp.zeros((len(rows), 0)), rows, jnp.ones(len(rows), bool))
+        logits = logits.at[game, seat].set(Categorical.masked(raw, legal[game, seat]))
+        value = value.at[game, seat].set(own.scale.restore(worth[:, None])[:, 0])
     return logits, value
 
 
-def learn_beside(
-    beside: tuple[ppo.State, ...],
-    config: HOP,
-    sizes: Sizes,
+def learn_modestly(
+    modest: ppo.State,
+    places: np.ndarray,
     rows: Trajectory,
     largest: Float[Array, " G"],
     begun: Bool[Array, ""],
     key: PRNGKeyArray,
-) -> tuple[ppo.State, ...]:
-    """What other selves make of the games that they played."""
+) -> ppo.State:
+    """What modest selves make of the games that they played; nothing before they have begun to."""
+    worth = jnp.where(rows.reward > largest[None, None] / 2, 0.0, rows.reward)
+    rows = dataclasses.replace(rows, reward=worth, present=rows.present & begun)
     learned = []
-    for number, (kind, state) in enumerate(zip(BESIDE, beside, strict=False)):  # nobody, without practice
-        worth, there = worth_to(kind, rows.reward, largest), rows.present & (begun if kind == MODEST else True)
-        theirs = dataclasses.replace(rows, reward=worth, present=there)
-        after = []
-        for k, places in enumerate(played(kind, config, sizes, rows.present.shape[2], len(state.updates) == 1)):
-            own = jax.tree.map(lambda leaf, k=k: leaf[k], state)
-            one = jax.random.fold_in(jax.random.fold_in(key, number), k)
-            after.append(ppo.update(own, column(theirs, places), one)[0])
-        learned.append(stack(after))
-    return tuple(learned)
-
-
-def worth_to(kind: int, reward: Float[Array, "T E G"], largest: Float[Array, " G"]) -> Float[Array, "T E G"]:
-    """To the modest, more than half of the largest reward is worth nothing; to the bold, whatever is less than that."""
-    large = reward > largest[None, None] / 2
-    return jnp.where(large if kind == MODEST else (reward > 0) & ~large, 0.0, reward)
+    for k, of_one in enumerate(places):
+        own = jax.tree.map(lambda leaf, k=k: leaf[k], modest)
+        learned.append(ppo.update(own, column(rows, of_one), jax.random.fold_in(key, k))[0])
+    return stack(learned)
 
 
 def column(rows: Trajectory, places: np.ndarray) -> Trajectory:
