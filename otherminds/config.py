@@ -122,7 +122,7 @@ class Network:
     """Channels of 3x3 convolutions over planes, before the layers; none: the planes are flattened."""
     torso: Literal["flat", "centred"] = "flat"
     """On boards: look at the board as it is, or as it lies around oneself, so that what is learned of a place holds wherever one
-    stands; elsewhere the same."""
+    stands. Elsewhere, and behind convolutions, as it is."""
     core: Literal["none", "gru", "lstm"] = "none"
     """Memory from step to step."""
     core_size: int = 64

@@ -81,10 +81,6 @@ def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game)
         planes or not network.channels,
         f"--{owner}.channels: {game.id} shows {game.observation_shape}, and convolutions need planes [planes, height, width]",
     )
-    require(
-        network.torso == "flat" or not network.channels,
-        f"--{owner}.torso {network.torso} takes no convolutions: --{owner}.torso flat, or no --{owner}.channels",
-    )
     require(network.segment > 0, f"--{owner}.segment is {network.segment}, expected a positive number: --{owner}.segment 20")
     length = min(network.segment, sizes.rollout)
     if network.core != "none":
@@ -103,7 +99,7 @@ def check_network(network: config.Network, sizes: Sizes, owner: str, game: Game)
 
 def looks_around(network: config.Network, game: Game) -> bool:
     """Whether a network looks at the board as it lies around its player."""
-    return network.torso == "centred" and is_board(game)
+    return network.torso == "centred" and is_board(game) and not network.channels
 
 
 def check_shares(owner: str, settings: Any, options: tuple[str, ...]) -> None:
