@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
 import tyro
 from rich.table import Table
 
-from otherminds import dataset, fit, runs
+from otherminds import dataset, fit, runs, warm
 from otherminds.adaptation import SETS, adapt, serves
 from otherminds.config import (
     PRESETS,
@@ -75,7 +75,7 @@ def planned(options: Ablate) -> list[Row]:
                 continue
             for value in values_of(values):
                 rows.append(Row(f"{learner} {option}={value}", with_option(plain, option, value, "--vary")))
-        if options.warm and learner in PRESETS and _fits_for(plain):
+        if options.warm and learner in PRESETS and warm.startable(plain.of(learner)):
             rows.append(Row(f"{learner} warm", plain, warm=True))
     same: dict[tuple[str, bool], Row] = {}
     for row in rows:  # the value that an option has anyway is no second row
@@ -240,16 +240,6 @@ def _difference(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 # --- starting from fits ---
 
 
-Module = Literal["goals", "opponent_model", "world_model"]
-
-
-def _fits_for(config: Train) -> list[Module]:
-    """Modules that a learner can start from."""
-    parts = PRESETS[config.seats]
-    found: list[Module] = ["goals"] if parts.goals != "none" else ["opponent_model"] if parts.search else []
-    return [*found, "world_model"] if parts.model == "learned" else found
-
-
 def _fitted(config: Train, folder: Path, say: Callable[[str], None]) -> tuple[str, ...]:
     """Names of fits to start from, made if they are not there: games of the scripts that the game has, and what they teach."""
     data, game = folder / "scripts.npz", make(config.game)
@@ -259,14 +249,14 @@ def _fitted(config: Train, folder: Path, say: Callable[[str], None]) -> tuple[st
         collected = dataset.gather(Collect(data, game=config.game, seats=names or "random", episodes=WARM_EPISODES))
         dataset.save(collected, data)
     made = []
-    for module in _fits_for(config):
+    for module in sorted(warm.startable(config.of(config.seats))):
         parts = PRESETS[config.seats]
         kind = "manual" if parts.goals == "manual" else "vae" if parts.numbers else config.hop.goals.kind
         name = folder / (f"fit-goals-{kind}" if module == "goals" else f"fit-{module}")
         if not (name / "result.json").exists():
             say(f"fitting {module}")
             shutil.rmtree(name, ignore_errors=True)  # one that was interrupted
-            asked = Fit(module, data, name=str(name), samples=WARM_SAMPLES, world_model=config.hop.world_model)
+            asked = Fit(cast(Any, module), data, name=str(name), samples=WARM_SAMPLES, world_model=config.hop.world_model)
             own, told = replace(config.hop.goals, kind=kind), replace(asked.opponent_model, goal=False)
             fit.fit(replace(asked, goals=own, opponent_model=told))
         made.append(str(name))

@@ -280,7 +280,7 @@ def many_updates(
     """`count` updates of all seeds; metrics have room for CALL, [CALL, S, seats].
 
     On a CPU the seeds take turns: batched, their small matrices would be no faster, and the memory many times as much. So they do
-    anywhere if a learner leaves out work by branching: batched, all of it would be done.
+    anywhere if a learner leaves out work by branching: batched, nothing would be left out.
     """
     update = partial(one_update, setup, phase, fixed)
     turns = jax.default_backend() == "cpu" or any(getattr(setup.learners[k], "BRANCHES", False) for k in setup.active(phase))

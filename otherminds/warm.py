@@ -17,7 +17,7 @@ def taken_over(config: Train) -> Train:
         module = fitted.options.module
         require(module not in taken, f"{name} is a second fit of {module}: start from one")
         taken.add(module)
-        serves = [learner for learner in _presets(config) if module in _parts(config.of(learner))]
+        serves = [learner for learner in _presets(config) if module in startable(config.of(learner))]
         require(
             bool(serves), f"{name} is a fit of {module}, and nobody in --seats {config.seats} has such a part: {_hint(module)}"
         )
@@ -34,7 +34,7 @@ def _presets(config: Train) -> list[str]:
     return [name for name in PRESETS if name in re.split(r"[,+~]", config.seats)]
 
 
-def _parts(hop: HOP) -> set[str]:
+def startable(hop: HOP) -> set[str]:
     """Modules that a learner can start from."""
     partners = {"none": {"opponent_model"} if hop.parts.search else set(), "manual": {"goals"}, "learned": {"goals"}}
     return partners[hop.parts.goals] | ({"world_model"} if hop.parts.model == "learned" else set())
