@@ -53,7 +53,7 @@ def _segments(length: int) -> Experiment:
 
 
 def _hop(preset: str, options: str = "", before: tuple[str, ...] = ()) -> Experiment:
-    train = f"--seats {preset} --steps 1000000 --seeds 5 {options}".strip()
+    train = f"--seats {preset} --steps 800000 --seeds 5 {options}".strip()
     return Experiment(train, "--episodes 1000", None, "--quick", preset, before)
 
 

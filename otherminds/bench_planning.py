@@ -118,6 +118,7 @@ def searcher(case: Case) -> tuple[tuple[HopPolicy, Moments], Callable[[Any], Any
         told=jnp.zeros((*shape, policy.mind.told_size)),
         logits=jnp.zeros((*shape, game.actions)),
         value=jnp.zeros(shape),
+        stakes=jnp.ones(shape),
     )
 
     def run(state: tuple[HopPolicy, Moments]) -> Any:

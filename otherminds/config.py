@@ -309,7 +309,7 @@ class Search:
     begin: float = 0.2
     """Share of the run that is over before the search begins: until then values are worth nothing."""
     sharpness: float = 2.0
-    """β: odds of an action are exp(β Q), with Q in units of how far returns spread."""
+    """β: odds of an action are exp(β Q), with Q in units of what is at stake (--hop.stakes)."""
     prior: float = 1.0
     """Weight of the policy's own logits beside β Q; 0: by Q alone."""
     considered: int = 7
@@ -358,6 +358,8 @@ class HOP(PolicyGradient):
     """Which of the presets; set by the name in --seats."""
     torso: Literal["flat", "centred"] = "centred"
     """As for other learners, who look at the board as it is unless they are told to."""
+    discount: float = 0.995
+    """Nearer to 1 than that of other learners: what takes patience, as waiting for somebody who walks at random, is worth it."""
     actor: Literal["plain", "generated"] = "plain"
     """Whether what is believed of the others stands beside what is seen, or chooses the weights of a layer."""
     value_target: Literal["td_lambda", "return", "search"] = "td_lambda"
@@ -375,10 +377,14 @@ class HOP(PolicyGradient):
     any other -1, instead of what it earned; none: off."""
     trajectories: Literal["all", "rewarded"] = "all"
     """Learn of partners from all that they do, or from what led to a reward."""
+    stakes: float | None = 0.05
+    """Advantages, and what a search finds, are measured by what is at stake at a moment: how much better or worse than expected
+    it turns out there, as a head of the network foresees it, and at least this much of how far returns spread. None: the same
+    measure everywhere."""
     ambition: float = 1.0
     """How much less a reward counts that is at most half of the largest, at the beginning; it falls to nothing until the search
     begins. 0: all count from the start."""
-    practice: float = 0.5
+    practice: float = 0.75
     """Share of the parallel games in which some seats are played by other selves: as they were earlier in the run, or modest
     ones, to whom large rewards are worth nothing. So a seat meets partners of many kinds. Only where a learner has several
     seats."""

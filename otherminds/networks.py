@@ -135,7 +135,7 @@ class Torso(eqx.Module):
             planes = count
         size = int(np.prod(shape)) if not channels else planes * int(np.prod(shape[1:]))
         if centred:
-            size = planes * (2 * shape[1] - 1) * (2 * shape[2] - 1)
+            size = planes * (2 * shape[1] - 1) * (2 * shape[2] - 1) + planes - 1
         layers = []
         for count in hidden:
             layers.append(Dense.make(random, size, count))
@@ -148,7 +148,7 @@ class Torso(eqx.Module):
         x = observation
         if self.centred:
             flat = jnp.moveaxis(x.reshape(-1, *x.shape[len(lead) :]), -3, -1)
-            x = around(flat[..., 0], flat[..., 1:])
+            x = around(flat[..., 0], flat[..., 1:], whole=True)  # who is there at all need not be learned place by place
         if self.convolutions:
             x = jnp.moveaxis(x, -3, -1)
         for convolution in self.convolutions:
@@ -254,9 +254,9 @@ class Centred(eqx.Module):
         return features
 
 
-def around(own: Float[Array, "n H W"], planes: Float[Array, "n H W planes"]) -> Float[Array, "n around"]:
-    """The board as it lies around the cell that `own` marks, and where it ends. Who is out of sight is nowhere, and nothing is
-    seen around it."""
+def around(own: Float[Array, "n H W"], planes: Float[Array, "n H W planes"], whole: bool = False) -> Float[Array, "n around"]:
+    """The board as it lies around the cell that `own` marks, and where it ends; if it is to be seen as a `whole` too, what there
+    is on it at all, plane by plane. Who is out of sight is nowhere, and nothing is seen around it."""
     count, height, width, _ = planes.shape
     inside = jnp.ones((count, height, width, 1))
     margins = [(0, 0), (height - 1, height - 1), (width - 1, width - 1), (0, 0)]
@@ -268,7 +268,10 @@ def around(own: Float[Array, "n H W"], planes: Float[Array, "n H W planes"]) -> 
         size = (2 * height - 1, 2 * width - 1, board.shape[-1])
         return jax.lax.dynamic_slice(board, (place // width, place % width, 0), size)
 
-    return jax.vmap(cut)(padded, place).reshape(count, -1) * shown[:, None]
+    seen = jax.vmap(cut)(padded, place).reshape(count, -1)
+    if whole:
+        seen = jnp.concatenate([seen, planes.max((1, 2))], -1)
+    return seen * shown[:, None]
 
 
 class Core(eqx.Module):

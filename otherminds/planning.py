@@ -224,9 +224,9 @@ def _completed(
     return jnp.where(tried, worth, mixed[:, None])
 
 
-def decided(found: Found, root: Root, settings: Search, spread: Float[Array, " n"] | float = 1.0) -> Float[Array, "n actions"]:
-    """Logits of what is played after a search: β Q in units of `spread`, beside the policy's own, over legal moves."""
-    unit = jnp.broadcast_to(jnp.asarray(spread), found.value.shape)[:, None]
+def decided(found: Found, root: Root, settings: Search, stakes: Float[Array, " n"] | float = 1.0) -> Float[Array, "n actions"]:
+    """Logits of what is played after a search: β Q in units of `stakes`, beside the policy's own, over legal moves."""
+    unit = jnp.broadcast_to(jnp.asarray(stakes), found.value.shape)[:, None]
     better = settings.sharpness * (found.worth - found.worth.max(-1, keepdims=True)) / unit
     prior = settings.prior * jax.nn.log_softmax(jnp.where(root.legal, root.logits, NEVER))
     return jnp.where(root.legal, jax.nn.log_softmax(jnp.where(root.legal, better + prior, NEVER)), NEVER)

@@ -11,6 +11,7 @@ from otherminds import audit_run, make
 from otherminds.config import PRESETS, BadInput, Sizes, Train
 from otherminds.games.ego import view
 from otherminds.learners import hop
+from otherminds.learners.base import Scale
 from otherminds.rollout import collect, draw_bank, start
 from otherminds.types import Seated, of_seats
 
@@ -195,6 +196,28 @@ def test_values_can_learn_from_whole_returns_and_from_what_searches_find():
     assert bool((left.network.critic.weight != right.network.critic.weight).any())
 
 
+def test_what_little_can_be_won_teaches_as_much_as_what_much_can():
+    """A seat left alone with a hare never learned to go straight there: detours cost nothing beside what stags bring.
+
+    Gains of ±0.1 where 0.1 is at stake and of ±5 where 5 is are all ±1 in units of what is at stake. Who is absent has a gain of
+    100 that moves nothing: neither the mean, 0, nor the spread, 1.
+    """
+    state, rows, _ = played("no_goal", practice=0.0)
+    gain = jnp.array([[[0.1, -0.1, 100.0], [5.0, -5.0, 100.0]]])
+    stakes = jnp.array([[[0.1, 0.1, 0.001], [5.0, 5.0, 5.0]]])
+    present = jnp.array([[[True, True, False], [True, True, False]]])
+    unused = {name: jnp.zeros((1, 2, 3, 0)) for name in ("logits", "told", "played")}
+    unused |= {name: jnp.zeros((1, 2, 3, 0), bool) for name in ("legal", "observation")} | {"memory": jnp.zeros((1, 2, 0))}
+    unused |= dict.fromkeys(("fresh", "searched", "imagined"), present)
+    unused |= dict.fromkeys(("action", "log_probability", "advantage", "value", "target", "weight"), gain)
+    found = hop.by_stakes(hop.HopBatch(**unused, gain=gain, present=present), stakes, Scale.make((1,)))
+    np.testing.assert_allclose(found.advantage[present], [1, -1, 1, -1], rtol=1e-5)
+    np.testing.assert_allclose(found.weight[present], 2 * np.array([100, 100, 0.04, 0.04]) / 100.04, rtol=1e-5)
+    off = dataclasses.replace(state, config=dataclasses.replace(state.config, stakes=None))
+    left, right = (jax.tree.leaves(update(one, rows)[0].network.actor) for one in (state, off))
+    assert any(bool((a != b).any()) for a, b in zip(left, right, strict=True))
+
+
 def test_ranked_rewards_pay_the_best_and_are_of_episodes_that_go_on_across_updates():
     state, rows, _ = played("no_goal", practice=0.0, ranked_reward=0.5)
     after, metrics = update(state, rows)
@@ -226,6 +249,7 @@ def test_what_led_to_no_reward_can_be_left_out_of_what_is_learned_of_partners():
         ({"ranked_reward": 0.25}, "--seats omg"),
         ({"ranked_reward": 2.0, "preset": "no_goal"}, "a share"),
         ({"value_target": "search", "preset": "no_goal"}, "does not search"),
+        ({"stakes": 0.0}, "stakes is 0.0"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused(options, words):

@@ -46,9 +46,9 @@ from otherminds.learners.base import (
 from otherminds.learners.hop_check import check as check  # what `train` asks of a learner
 from otherminds.learners.hop_check import imagined_length, imagined_units
 from otherminds.learners.hop_learn import foresight_metrics, imagined, learn_of_partners, learn_of_world, think_again
-from otherminds.learners.hop_play import ActorCritic, HopPolicy, foresees, tell
+from otherminds.learners.hop_play import ActorCritic, HopPolicy, Said, foresees, least_stakes, tell
 from otherminds.learners.hop_selves import EARLIER, MODEST, OWN, begin_modest, cast, learn_modestly, played, practises
-from otherminds.losses import clipped_policy, clipped_value, masked_mean
+from otherminds.losses import clipped_policy, clipped_value, masked_mean, normalised
 from otherminds.networks import generator, same_shape, stack
 from otherminds.returns import Targets, episode_sums, lambda_returns, ranked
 from otherminds.types import Memory, Trajectory, View
@@ -214,6 +214,8 @@ class HopBatch(Batch):
     target: Float[Array, "G units L"]
     played: Float[Array, "G units L actions"]  # logits that actions were drawn from: after a search, what it found
     imagined: Bool[Array, "G units L"]
+    gain: Float[Array, "G units L"]  # how much more than expected came of it
+    weight: Float[Array, "G units L"]  # of a row for the value; 1 on average
 
 
 def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Metrics]:
@@ -251,23 +253,27 @@ def update(state: State, rows: Trajectory, key: PRNGKeyArray) -> tuple[State, Me
     learned = dataclasses.replace(rows, present=own)
     length = unit_length(config, sizes)
     base = Batch.make(learned, targets, scale, fresh, before, length, Categorical)
-    extra = {"told": told[:-1], "searched": searched, "played": rows.behaviour_logits, "imagined": jnp.zeros_like(searched)}
+    extra = {"told": told[:-1], "searched": searched, "played": rows.behaviour_logits, "gain": targets.advantages}
+    extra |= {"imagined": jnp.zeros_like(searched), "weight": jnp.ones_like(targets.advantages)}
     fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(Batch)}
     batch = HopBatch(**fields, **{name: cut(x, length) for name, x in extra.items()})
     if config.value_target == "search":  # what was stored is what searches found; the clip is about what the critic said
-        batch = dataclasses.replace(batch, value=replay(network, batch, config, game)[1])
+        batch = dataclasses.replace(batch, value=replay(network, batch, config, game).value)
     units = imagined_units(config, sizes)
     if units:
         wanted = own & begun
         shape = (units, length, imagined_length(config, sizes))
         dreams = imagined(policy(state), rows, thoughts, told, wanted, scale, *shape, dream_key)
         batch = jax.tree.map(lambda real, dreamt: jnp.concatenate([real, dreamt], 1), batch, HopBatch(**dreams))
+    if config.stakes is not None:
+        stakes = least_stakes(config, replay(network, batch, config, game).stakes)
+        batch = by_stakes(batch, stakes, scale)
 
     def loss(network: ActorCritic, part: Any) -> tuple[Float[Array, ""], dict[str, Float[Array, " G"]]]:
         """Summed over seats, of which each depends on its own parameters alone; the mean where they share."""
-        terms = losses(config, *replay(network, part, config, game), part)
+        terms = losses(config, replay(network, part, config, game), part)
         total = terms["policy_loss"] + config.value_weight * terms["value_loss"] - entropy_weight * terms["entropy"]
-        total += config.search_weight * terms["search_loss"] + terms.get("allowed_loss", 0.0)
+        total += config.search_weight * terms["search_loss"] + terms.get("allowed_loss", 0.0) + terms.get("stakes_loss", 0.0)
         return total.mean() if config.share else total.sum(), terms
 
     network, optimiser, terms = descend(
@@ -331,11 +337,26 @@ def ambitiously(state: State, reward: Float[Array, "T E G"], largest: Float[Arra
     return jnp.where(small, (1 - config.ambition * left) * reward, reward)
 
 
-def losses(
-    config: HOP, raw: Array, value: Float[Array, "G units L"], allowed: Array, part: HopBatch
-) -> dict[str, Float[Array, " G"]]:
+def by_stakes(batch: HopBatch, stakes: Float[Array, "G units L"], scale: Scale) -> HopBatch:
+    """The same rows, weighed by what is at stake in them, so that moments in which little can be won are learned from as much as
+    those in which much can.
+
+    Advantages are in units of the stakes. The best policy is the same: in each moment all moves are weighed alike. Values are
+    fitted by weighted least squares, which trusts a return by how far returns are off there. In units that are the same
+    everywhere, a seat that was left alone with a hare took it to be worth as much as a stag, and never learned to go straight
+    there: what the detour cost was nothing beside what stags bring elsewhere.
+    """
+    gain = batch.gain / jnp.broadcast_to(scale.spread, batch.gain.shape[:1])[:, None, None]
+    last, back = partial(jnp.moveaxis, source=0, destination=-1), partial(jnp.moveaxis, source=-1, destination=0)
+    weight = stakes**-2
+    weight /= jnp.maximum(masked_mean(weight, batch.present, (1, 2)), 1e-8)[:, None, None]
+    advantage = back(normalised(last(gain / stakes), last(batch.present)))
+    return dataclasses.replace(batch, gain=gain, advantage=advantage, weight=weight)
+
+
+def losses(config: HOP, said: Said, part: HopBatch) -> dict[str, Float[Array, " G"]]:
     """Terms by seat. A move that was searched teaches by what the search found, any other by what it returned."""
-    logits = Categorical.masked(raw, part.legal)
+    logits = Categorical.masked(said.raw, part.legal)
     by_return = part.present & ~part.searched
     log_probability = Categorical.log_probability(logits, part.action)
     ratio = jnp.exp(jnp.where(by_return, log_probability - part.log_probability, 0.0))
@@ -347,15 +368,17 @@ def losses(
 
     terms = dict(
         policy_loss=mean(clipped_policy(ratio, part.advantage, config.clip), by_return),
-        value_loss=mean(clipped_value(value, part.value, part.target, config.value_clip), part.present),
+        value_loss=mean(part.weight * clipped_value(said.value, part.value, part.target, config.value_clip), part.present),
         search_loss=mean(Categorical.divergence(part.played, logits), part.searched),
         entropy=mean(Categorical.entropy(logits), part.present),
         kl=mean(Categorical.divergence(part.logits, logits), part.present),
         clipped=mean((jnp.abs(ratio - 1) > config.clip) * 1.0, by_return),
         ratio_error=jnp.abs(ratio - 1).max((1, 2)),
     )
+    if config.stakes is not None:
+        terms["stakes_loss"] = mean((said.stakes - jnp.abs(part.gain)) ** 2, part.present)
     if config.parts.model == "learned":
-        wrong = optax.sigmoid_binary_cross_entropy(allowed, part.legal * 1.0).mean(-1)
+        wrong = optax.sigmoid_binary_cross_entropy(said.allowed, part.legal * 1.0).mean(-1)
         terms["allowed_loss"] = mean(wrong, part.present & ~part.imagined)  # what is legal there is this head's own guess
     return terms
 
@@ -384,7 +407,7 @@ def look_back(
         through = jax.vmap(lambda network, *parts: network.through(*parts)[0], (own, 1, 2, 2, 2, 2), 2)
         after = through(state.network, memory, game.scaled(rows.observation), told[:-1], fresh, rows.present)
     held = jnp.where(last_fresh[:, None, None], 0.0, after[-1])
-    value = lambda network, *parts: network.step(*parts)[2]  # noqa: E731
+    value = lambda network, *parts: network.step(*parts)[1].value  # noqa: E731
     last = jax.vmap(value, (own, 1, 1, 1, 1), 1)(
         state.network, held, game.scaled(rows.last.observation), told[-1], rows.last.present
     )
@@ -397,16 +420,16 @@ def look_back(
     return before, state.scale.restore(last), final_value
 
 
-def replay(network: ActorCritic, part: HopBatch, config: HOP, game: Game) -> tuple[Array, Array, Array]:
-    """(raw logits, normalised values, logits of what is legal) of rows that were played, as the network is now."""
+def replay(network: ActorCritic, part: HopBatch, config: HOP, game: Game) -> Said:
+    """What the network, as it is now, says of rows that were played, [G, units, L]."""
 
-    def one(network: ActorCritic, part: HopBatch) -> tuple[Array, ...]:
+    def one(network: ActorCritic, part: HopBatch) -> Said:
         seen = game.scaled(part.observation)
         if config.core == "none":
-            return network.step(jnp.zeros((*part.present.shape, 0)), seen, part.told, part.present)[1:]
+            return network.step(jnp.zeros((*part.present.shape, 0)), seen, part.told, part.present)[1]
         time = part.present.ndim - 1
         turned = (jnp.moveaxis(x, time, 0) for x in (seen, part.told, part.fresh, part.present))
-        return tuple(jnp.moveaxis(x, 0, time) for x in network.through(part.memory, *turned)[1:])
+        said = network.through(part.memory, *turned)[1]
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, time), said)
 
-    raw, value, allowed = jax.vmap(one, (None if config.share else 0, 0))(network, part)
-    return raw, value, allowed
+    return jax.vmap(one, (None if config.share else 0, 0))(network, part)

@@ -32,6 +32,7 @@ def check(config: HOP, sizes: Sizes, game: Game) -> None:
         )
     require(config.hidden != (), "--hop.hidden is empty, expected at least one layer: --hop.hidden 64 64")
     require(config.search_weight >= 0, f"--hop.search-weight is {config.search_weight}, expected 0 or a positive number: 0.5")
+    require(config.stakes is None or config.stakes > 0, f"--hop.stakes is {config.stakes}, expected a positive number: 0.05")
     check_extras(config, sizes, game)
     for option in ("foresight_games", "foresight_batch", "model_rows"):
         number, spelled = getattr(config, option), option.replace("_", "-")

@@ -193,7 +193,8 @@ def imagined(
     present = to_egos(rows.everyone.action, rows.seat) >= 0
     thoughts, told = jax.tree.map(lambda leaf: leaf[:-1], (thoughts, told))
     held = jnp.zeros((*wanted.shape, 0))
-    seen = (rows.observation, present, rows.legal, thoughts, held, told, rows.policy_logits, rows.value)
+    unused = jnp.ones_like(rows.value)  # nothing is searched there
+    seen = (rows.observation, present, rows.legal, thoughts, held, told, rows.policy_logits, rows.value, unused)
     now = Moments(*jax.tree.map(lambda x: picked(x, at), seen))
     dream = policy.dreamed(now, rows.seat, steps, dream_key)
 
@@ -228,6 +229,8 @@ def imagined(
         searched=jnp.zeros_like(there),
         played=rowed["logits"],
         imagined=jnp.ones_like(there),
+        gain=targets.advantages,
+        weight=jnp.ones_like(targets.advantages),
     )
     apart = {name: cut(x, steps) for name, x in fields.items()}  # [G, room, steps, ...]
     whole = {name: x.reshape(group, units, length, *x.shape[3:]) for name, x in apart.items()}

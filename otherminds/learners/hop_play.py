@@ -22,6 +22,15 @@ from otherminds.types import Action, Extras, Memory, View
 from otherminds.world_model import Prediction, WorldModel
 
 
+class Said(eqx.Module):
+    """What a network says of moments."""
+
+    raw: Float[Array, "*n actions"]  # logits, of illegal moves too
+    value: Float[Array, "*n"]  # normalised
+    stakes: Float[Array, "*n"]  # how much better or worse than expected it may turn out, in units of how far returns spread
+    allowed: Float[Array, "*n actions"]  # logits of which moves are legal
+
+
 class ActorCritic(eqx.Module):
     """One seat's network: what to do and what the moment is worth, given what is seen and what is told beside it."""
 
@@ -29,6 +38,7 @@ class ActorCritic(eqx.Module):
     reads: Conditioned
     actor: Dense
     critic: Dense
+    stakes: Dense | None  # how much may depend on what is done
     allowed: Dense | None  # which moves are legal, for planning where nobody says so
 
     @staticmethod
@@ -43,6 +53,7 @@ class ActorCritic(eqx.Module):
             Conditioned.make(random, trunk.features, told, hidden[-1], kind),
             Dense.make(random, hidden[-1], game.actions, 0.01),
             Dense.make(random, hidden[-1], 1, 1.0),
+            None if config.stakes is None else Dense.make(random, hidden[-1], 1, 0.01),
             allowed,
         )
 
@@ -50,23 +61,23 @@ class ActorCritic(eqx.Module):
     def memory(self) -> int:
         return self.trunk.memory
 
-    def step(self, memory: Array, observation: Array, told: Array, present: Array) -> tuple[Array, Array, Array, Array]:
-        """(memory after it, raw logits, value, logits of which moves are legal) of one moment; any leading axes."""
+    def step(self, memory: Array, observation: Array, told: Array, present: Array) -> tuple[Array, Said]:
+        """(memory after it, what is said) of one moment; any leading axes."""
         memory, features = self.trunk.step(memory, observation, present)
-        return memory, *self._said(features, told)
+        return memory, self._said(features, told)
 
-    def through(
-        self, memory: Array, observation: Array, told: Array, fresh: Array, present: Array
-    ) -> tuple[Array, Array, Array, Array]:
+    def through(self, memory: Array, observation: Array, told: Array, fresh: Array, present: Array) -> tuple[Array, Said]:
         """The same of moments in a row, with time as the first axis."""
         memory, features = self.trunk.through(memory, observation, fresh, present)
-        return memory, *self._said(features, told)
+        return memory, self._said(features, told)
 
-    def _said(self, features: Array, told: Array) -> tuple[Array, Array, Array]:
+    def _said(self, features: Array, told: Array) -> Said:
         read = self.reads(features, told)
-        raw = self.actor(read)
-        allowed = jnp.full(raw.shape, 1.0) if self.allowed is None else self.allowed(jax.lax.stop_gradient(read))
-        return raw, self.critic(read)[..., 0], allowed
+        raw, held = self.actor(read), jax.lax.stop_gradient(read)
+        allowed = jnp.full(raw.shape, 1.0) if self.allowed is None else self.allowed(held)
+        value = self.critic(read)[..., 0]
+        stakes = jnp.ones_like(value) if self.stakes is None else jax.nn.softplus(self.stakes(held)[..., 0])
+        return Said(raw, value, stakes, allowed)
 
 
 def foresees(config: HOP) -> bool:
@@ -85,6 +96,7 @@ class Moments(eqx.Module):
     told: Float[Array, "G C told"]
     logits: Float[Array, "G C actions"]
     value: Float[Array, "G C"]
+    stakes: Float[Array, "G C"]  # what differences between moves are measured by
 
 
 class HopPolicy(SeatPolicy):
@@ -180,8 +192,8 @@ class HopPolicy(SeatPolicy):
         held = open_memory(Memory(own, lasting_own), self.config)
         seen = self.game.scaled(view.observation)
         step = self._each(ActorCritic.step, 1, 1, 1, 1)
-        after, raw, value, _ = step(self.network, held, seen, told, view.present[..., 0])
-        logits, value = Categorical.masked(raw, view.legal), self.scale.restore(value)
+        after, said = step(self.network, held, seen, told, view.present[..., 0])
+        logits, value = Categorical.masked(said.raw, view.legal), self.scale.restore(said.value)
         if self.modest is not None:
             sizes = dataclasses.replace(self.sizes, parallel=games)
             places = played(self.config, sizes, self.group, self.game.symmetric)
@@ -191,7 +203,8 @@ class HopPolicy(SeatPolicy):
         memory = Memory((packed.episode, thoughts), (packed.lasting, lasting))
         chosen = self._as_others(who, logits, held, seen, told, view)
         if self.config.parts.search and self.searching:
-            moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value)
+            stakes = self.scale.spread * least_stakes(self.config, said.stakes)
+            moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value, stakes)
             chosen, found = self._after_search(chosen, moments, view.seat, who, search_key)
             value = found if self.config.value_target == "search" else value
         action = Categorical.mode(chosen) if self.best_only else Categorical.sample(chosen, action_key)
@@ -218,8 +231,8 @@ class HopPolicy(SeatPolicy):
                 continue
             network = jax.tree.map(lambda leaf, k=k: leaf[k], self.earlier)
             rows = [x[games] for x in (held, seen, told, view.present[..., 0])]
-            raw = self._each(ActorCritic.step, 1, 1, 1, 1)(network, *rows)[1]
-            theirs = Categorical.masked(raw, view.legal[games])
+            _, said = self._each(ActorCritic.step, 1, 1, 1, 1)(network, *rows)
+            theirs = Categorical.masked(said.raw, view.legal[games])
             logits = logits.at[games].set(jnp.where(jnp.asarray(who[games] == k)[..., None], theirs, logits[games]))
         return logits
 
@@ -276,8 +289,7 @@ class HopPolicy(SeatPolicy):
         parts = self._imagining(now, seat, samples, goal_key)
         amount = {"simulations": simulations, "samples": samples, "discount": self.config.discount}
         found = planning.search(*parts, tree_key, search, **amount)
-        spread = jnp.repeat(jnp.broadcast_to(self.scale.spread, (self.group,)), now.value.shape[1])
-        logits = planning.decided(found, parts[-1], search, spread)
+        logits = planning.decided(found, parts[-1], search, now.stakes.reshape(-1))
         return logits.reshape(now.legal.shape), found.value.reshape(now.value.shape)
 
     def dreamed(self, now: Moments, seat: Int[Array, " G"], steps: int, key: PRNGKeyArray) -> planning.Dream:
@@ -320,8 +332,8 @@ class HopPolicy(SeatPolicy):
         there = jnp.ones(len(told_many), bool)
 
         def judge(seen: Array) -> tuple[Array, Array, Array]:
-            _, raw, worth, allowed = by_seat(ActorCritic.step, self.network, held_many, game.scaled(seen), told_many, there)
-            return raw, worth * spread + mean, allowed > 0
+            _, said = by_seat(ActorCritic.step, self.network, held_many, game.scaled(seen), told_many, there)
+            return said.raw, said.value * spread + mean, said.allowed > 0
 
         tilt = self._tilt(now) if config.search.optimism else None
         luck = jax.random.split(key, samples)  # the same for all seats, as none is special
@@ -356,9 +368,14 @@ class HopPolicy(SeatPolicy):
             partner, code = divmod(place, codes)
             sure = jnp.broadcast_to(jax.nn.one_hot(code, codes), (*there.shape, codes))
             other = now.told.at[..., partner * codes : (partner + 1) * codes].set(sure)
-            worth.append(step(self.network, now.held, seen, other, there)[2])
+            worth.append(step(self.network, now.held, seen, other, there)[1].value)
         found = jnp.stack(worth, -1).reshape(*there.shape, partners, codes)
         return self.config.search.optimism * found
+
+
+def least_stakes(config: HOP, stakes: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """What is taken to be at stake: what differs by less is noise."""
+    return stakes if config.stakes is None else jnp.maximum(stakes, config.stakes)
 
 
 def _of_one(mind: Foresight, share: bool) -> Foresight:

@@ -25,7 +25,7 @@ from otherminds.types import SEAT_FIELDS, Memory, Trajectory
 EARLIER = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
 """When other selves were taken, as shares of the run; the first has learned nothing."""
 OWN, MODEST = -1, len(EARLIER)
-KINDS = (MODEST, 0, MODEST, 4, MODEST, 0, MODEST, 5)
+KINDS = (MODEST, 0, MODEST, 0, MODEST, 4, 0, 5)
 """Who plays beside oneself, game after game."""
 DRAWN = 4  # in one of so many games of practice everybody is drawn; in the others one seat meets partners of one kind
 
