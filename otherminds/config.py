@@ -191,6 +191,8 @@ class PartnerNetwork:
     """Of `cells`: features of each."""
     repeats: int = 6
     """Of `cells`: how far what lies there is carried, less one."""
+    others: Literal["together", "apart"] = "together"
+    """Of `centred`: whether other players are all one, or each is seen as itself: who learned beside them may go by that."""
     hidden: tuple[int, ...] = (64,)
     """Units of the layer behind that; elsewhere, of all layers."""
     goal_input: Literal["concat", "film", "generated"] = "concat"
@@ -394,12 +396,16 @@ class HOP(PolicyGradient):
     """What is kept, from episode to episode, of how often a partner was after each goal."""
     switching: float = 0.02
     """Chance that a partner changes its goal between two steps, as far as beliefs know."""
-    goals: Goals = field(default_factory=lambda: Goals(size=16, learning_rate=2e-3))
+    goals: Goals = field(
+        default_factory=lambda: Goals(
+            size=16, learning_rate=2e-3, acts=PartnerNetwork(torso="centred", others="apart", goal_input="film")
+        )
+    )
     """Of learned goals, and of what foresees partners."""
     world_model: WorldModel = field(default_factory=lambda: WorldModel(channels=16, learning_rate=2e-3, batch=64))
     foresight_games: int = 128
     """Games of an update from which opponent model and goals learn."""
-    foresight_batch: int = 16
+    foresight_batch: int = 4
     """Games of each of their steps, or more, so that all steps have as many."""
     model_rows: int = 512
     """Steps of each seat in an update from which the world model learns, in parts of `world_model.batch`."""

@@ -232,23 +232,30 @@ class Centred(eqx.Module):
     """From planes to features of the board as it lies around one cell, which the first plane marks: layers over the whole of it.
 
     What lies where is seen relative to that cell, so what is learned of a place holds wherever one stands. The planes of other
-    players are added up, and one shows where the board ends. Ten times faster than `Cells` on a CPU; what is behind a corner has
-    to be learned place by place.
+    players are added up unless they are to be seen `apart`, and one shows where the board ends. Ten times faster than `Cells` on
+    a CPU; what is behind a corner has to be learned place by place.
     """
 
     layers: tuple[Dense, ...]
     players: int = eqx.field(static=True)
+    apart: bool = eqx.field(static=True)
 
     @staticmethod
-    def make(random: np.random.Generator, shape: Sequence[int], players: int, hidden: Sequence[int]) -> "Centred":
+    def make(
+        random: np.random.Generator, shape: Sequence[int], players: int, hidden: Sequence[int], apart: bool = False
+    ) -> "Centred":
         """`shape` is an observation's, [planes, H, W], of which the first show the players."""
         planes, height, width = shape
-        sizes = [(planes - players + 2) * (2 * height - 1) * (2 * width - 1), *hidden]
-        return Centred(tuple(Dense.make(random, *pair) for pair in itertools.pairwise(sizes)), players)
+        around_it = (2 * height - 1) * (2 * width - 1)
+        size = planes * around_it + planes - 1 if apart else (planes - players + 2) * around_it
+        return Centred(tuple(Dense.make(random, *pair) for pair in itertools.pairwise((size, *hidden))), players, apart)
 
     def __call__(self, x: Float[Array, "n H W planes"]) -> Float[Array, "n features"]:
-        others = x[..., 1 : self.players].sum(-1, keepdims=True)
-        features = around(x[..., 0], jnp.concatenate([others, x[..., self.players :]], -1))
+        if self.apart:
+            features = around(x[..., 0], x[..., 1:], whole=True)
+        else:
+            others = x[..., 1 : self.players].sum(-1, keepdims=True)
+            features = around(x[..., 0], jnp.concatenate([others, x[..., self.players :]], -1))
         for layer in self.layers:
             features = jax.nn.relu(layer(features))
         return features

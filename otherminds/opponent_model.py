@@ -37,7 +37,7 @@ class OpponentModel(eqx.Module):
         if not on_board:
             torso: Cells | Centred | Torso = Torso.make(random, shape, config.hidden, "relu")
         elif config.torso == "centred":
-            torso = Centred.make(random, shape, game.seats, config.hidden)
+            torso = Centred.make(random, shape, game.seats, config.hidden, config.others == "apart")
         else:
             torso = Cells.make(random, shape[0] + (told if everywhere else 0), config.channels, config.repeats)
             features = config.channels

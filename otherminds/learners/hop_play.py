@@ -203,7 +203,7 @@ class HopPolicy(SeatPolicy):
         memory = Memory((packed.episode, thoughts), (packed.lasting, lasting))
         chosen = self._as_others(who, logits, held, seen, told, view)
         if self.config.parts.search and self.searching:
-            stakes = self.scale.spread * least_stakes(self.config, said.stakes)
+            stakes = jnp.broadcast_to(self.scale.spread, value.shape) * least_stakes(self.config, said.stakes)
             moments = Moments(view.observation, view.present, view.legal, thoughts, held, told, logits, value, stakes)
             chosen, found = self._after_search(chosen, moments, view.seat, who, search_key)
             value = found if self.config.value_target == "search" else value
