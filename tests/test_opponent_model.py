@@ -50,6 +50,17 @@ def test_what_is_told_changes_what_is_expected():
         assert float(jnp.abs(stag - hare).max()) > 1e-4
 
 
+@pytest.mark.parametrize("others", ["together", "apart"])
+def test_players_can_be_told_apart(others):
+    """A learner goes by who of the others stands where; with all of them one, that could not be foreseen."""
+    game = make("stag_hunt-4x4-4h1s")
+    net, told = model(game, Config(torso="centred", others=others, hidden=(16,)))
+    view = jnp.zeros((1, *game.observation_shape)).at[0, 0, 1, 1].set(1.0).at[0, 1, 0, 3].set(1.0).at[0, 2, 3, 2].set(1.0)
+    swapped = view[:, jnp.array([0, 2, 1, *range(3, game.observation_shape[0])])]
+    difference = float(jnp.abs(net(view, jnp.ones((1, told))) - net(swapped, jnp.ones((1, told)))).max())
+    assert (difference > 1e-5) == (others == "apart")
+
+
 def test_who_is_meant_and_through_whose_eyes_changes_what_is_expected():
     """Where observations do not show it: one view, and the partner after me is another for each who looks."""
     game = make("jaxmarl:MPE_simple_spread_v3")
