@@ -102,6 +102,26 @@ def rows_of(game_id, lineup, steps, games=64):
     return game, rows
 
 
+def test_the_patient_wait_for_whoever_is_about_and_take_a_hare_in_the_end():
+    """No hare is taken before step 9 while anybody else is there; beside those who walk at random that pays better."""
+    game, rows = rows_of("stag_hunt-4x4-4h1s?horizon=14", "patient=9,random,random,random", 140, games=256)
+    step = np.zeros(256, int)
+    early = late = 0
+    for t in range(len(rows.first)):
+        step = np.where(rows.first[t], 0, step)
+        hares = rows.present[t, :, 0] & (rows.action[t, :, 0] == 6)
+        others = rows.present[t, :, 1:].any(-1)
+        stag = rows.observation[t, :, 0, game.seats + 1].any((-2, -1))
+        early += (hares & others & stag & (step < 9)).sum()
+        late += (hares & (step >= 9)).sum()
+        step += 1
+    assert early == 0
+    assert late > 50
+    assert rows.reward[..., 0].sum() / rows.first.sum() > 1.2
+    with pytest.raises(BadInput, match="expected a step"):
+        rows_of("stag_hunt-4x4-4h1s", "patient=soon", 1)
+
+
 def test_a_switcher_changes_its_goal_at_a_step():
     _, rows = rows_of("stag_hunt-8x8-4h1s", "switcher=hare-stag@4", 90)
     step = np.zeros(rows.first.shape[1], int)

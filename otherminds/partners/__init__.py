@@ -14,6 +14,7 @@ PARTNERS: dict[str, dict[str, str]] = {
     "stag_hunt": {
         "nearest_stag": "otherminds.partners.stag_hunt:nearest_stag",
         "nearest_hare": "otherminds.partners.stag_hunt:nearest_hare",
+        "patient": "otherminds.partners.stag_hunt:patient",
         "switcher": "otherminds.partners.stag_hunt:switcher",
         "stubborn": "otherminds.partners.stag_hunt:stubborn",
     },

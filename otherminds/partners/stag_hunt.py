@@ -31,6 +31,21 @@ class Hunt:
         return toward(target, wall, own, legal, HUNT_STAG if self.goal == STAG else HUNT_HARE)
 
 
+@dataclass(frozen=True)
+class Wait:
+    """The rule to wait at the stag for anybody who is still about, until some step, and then to take a hare."""
+
+    players: int
+    until: int
+
+    def __call__(self, observation: Array, legal: Bool[Array, "*games actions"]) -> Float[Array, "*games actions"]:
+        stag, hare = (Hunt(self.players, prey)(observation, legal) for prey in (STAG, HARE))
+        somebody = observation[..., 1 : self.players, :, :].any((-3, -2, -1))
+        target = observation[..., self.players + 1, :, :].any((-2, -1))
+        early = observation[..., self.players + 3, 0, 0] < self.until
+        return jnp.where((somebody & target & early)[..., None], stag, hare)
+
+
 def nearest_stag(game: StagHunt, group: int, argument: str = "") -> Scripted:
     """Walks to the nearest stag and hunts it; wanders when there is none."""
     no_argument("nearest_stag", argument)
@@ -41,6 +56,13 @@ def nearest_hare(game: StagHunt, group: int, argument: str = "") -> Scripted:
     """Walks to the nearest hare and hunts it; wanders when there is none."""
     no_argument("nearest_hare", argument)
     return FromRule(game, group, rule=Hunt(game.players, HARE), aim=HARE)
+
+
+def patient(game: StagHunt, group: int, argument: str = "") -> Scripted:
+    """Waits at the stag for anybody who is still about; from some step on (`patient=30`), or left alone, takes a hare."""
+    until = argument or str(max(game.horizon - 5, 1))
+    require(until.isdecimal(), f"partner 'patient={argument}': expected a step, as in patient=30")
+    return FromRule(game, group, rule=Wait(game.players, int(until)))
 
 
 class Switcher(Scripted):
