@@ -31,7 +31,7 @@ def test_every_seat_in_turn_meets_partners_of_one_kind():
 
 def test_what_other_selves_do_teaches_the_policy_nothing():
     state, rows, _ = played("no_goal")
-    others = jnp.asarray(cast(SIZES.parallel, 3, 0.5) != OWN)[None, :, :]
+    others = jnp.asarray(cast(SIZES.parallel, 3, state.config.practice) != OWN)[None, :, :]
     garbled = dataclasses.replace(
         rows, value=jnp.where(others, 99.0, rows.value), action=jnp.where(others, (rows.action + 1) % 7, rows.action)
     )
