@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 from scipy.special import stdtrit
 
 from otherminds import lineup, runs
@@ -20,7 +20,7 @@ from otherminds.games import make
 from otherminds.games.base import Game
 from otherminds.learners import LEARNERS
 from otherminds.progress import track
-from otherminds.rollout import close, collect, draw_bank, start
+from otherminds.rollout import Play, close, collect, draw_bank, start
 from otherminds.seats import lanes_needed, pinned, resolve
 from otherminds.types import Policy, Seated
 
@@ -94,13 +94,34 @@ def _first_episodes(game: Game, policies: tuple[Seated, ...], episodes: int, key
     start_key, key = jax.random.split(key)
     bank = draw_bank(game, start_key, episodes)  # a start of its own for each episode, or they would not be independent
     play = start(game, policies, episodes, key, bank)
-    _, rows = collect(game, policies, play, game.longest or 0)
-    restarts = jnp.cumsum(rows.first[1:], axis=0)
-    still_first = jnp.concatenate([jnp.ones((1, episodes), bool), restarts == 0])
-    won = None if rows.won is None else (rows.won & still_first).any(0)
-    return (rows.reward * still_first[..., None]).sum(0), still_first.sum(0), won
+
+    def stretch(carry: tuple[Play, Array], _: None) -> tuple[tuple[Play, Array], tuple[Array, Array, Any]]:
+        play, over = carry
+        play, rows = collect(game, _sparing(policies, over), play, STRETCH)
+        ended = jnp.concatenate([rows.first[1:], rows.last.first[None]])
+        earlier = jnp.cumsum(ended, axis=0) - ended
+        still_first = ~over[None] & (earlier == 0)
+        won = None if rows.won is None else (rows.won & still_first).any(0)
+        found = (rows.reward * still_first[..., None]).sum(0), still_first.sum(0), won
+        return (play, over | ended.any(0)), found
+
+    begin = (play, jnp.zeros(episodes, bool))
+    reward, length, won = jax.lax.scan(stretch, begin, length=-(-(game.longest or 0) // STRETCH))[1]
+    return reward.sum(0), length.sum(0), None if won is None else won.any(0)
 
 
+def _sparing(policies: tuple[Seated, ...], over: Bool[Array, " E"]) -> tuple[Seated, ...]:
+    """The same policies, of whom those who can save themselves thought where an episode is over do."""
+
+    def spared(seated: Seated) -> Seated:
+        if not hasattr(seated.policy, "sparing"):
+            return seated
+        return Seated(seated.policy.sparing(jnp.broadcast_to(over[:, None], (len(over), len(seated.seats))), 1.0), seated.seats)
+
+    return tuple(map(spared, policies))
+
+
+STRETCH = 5  # steps after which it is seen which episodes are over
 CHUNK, LANES, LONGEST = 64, 16, 100_000
 _collect = eqx.filter_jit(collect)  # once: made anew each time, it would compile each time
 

@@ -21,6 +21,8 @@ from otherminds.networks import Conditioned, Dense, Trunk
 from otherminds.types import Action, Extras, Memory, View
 from otherminds.world_model import Prediction, WorldModel
 
+SMALLEST_PART, LARGEST_PART = 16, 64  # of the games of a seat that are searched at once, at play
+
 
 class Said(eqx.Module):
     """What a network says of moments."""
@@ -245,7 +247,7 @@ class HopPolicy(SeatPolicy):
         it was. Here moments are [E, G].
 
         While training, all games are searched at some steps and none at others: many trees at once are several times as fast as
-        few at every step.
+        few at every step. At play they are searched part by part, as many parts as there are seats left to search for.
         """
         search, games = self.config.search, len(played)
         share = 1.0 if self.training else search.play_share
@@ -257,26 +259,26 @@ class HopPolicy(SeatPolicy):
         if self.training and search.share < 1:
             due &= jax.random.uniform(step_key) < search.share
         room = max(1, int(np.ceil(len(chosen) * (search.capacity if self.training else self.room))))
+        part = room if self.training else min(room, LARGEST_PART, max(SMALLEST_PART, -(-room // 8)))
         wanted = now.present[chosen, :, 0] & jnp.asarray(who[chosen] == OWN)
         if self.elsewhere is not None:
             wanted &= ~self.elsewhere[chosen]
-        rows = jax.vmap(lambda one: planning.gathered(one, room), 1)(wanted)  # [G, room]
+        rows = jax.vmap(lambda one: planning.gathered(one, -(-room // part) * part), 1)(wanted)  # [G, parts together]
         place = jnp.concatenate([jnp.asarray(chosen), jnp.array([games])])[jnp.minimum(rows, len(chosen))]
-
-        def pick(x: Array) -> Array:
-            """[E, G, ...] as [G, room, ...]; rows past the end repeat the last game and are thrown away."""
-            return jax.vmap(lambda own, at: own[jnp.minimum(at, games - 1)], (1, 0))(x, place)
-
-        def found(_: None) -> tuple[Array, Array]:
-            return self.planned(jax.tree.map(pick, now), seat, key)
-
-        def nothing(_: None) -> tuple[Array, Array]:
-            return pick(played), pick(now.value)
-
-        better = jax.lax.cond(due, found, nothing, None)  # of [G, room]
         put = jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"), (1, 0, 0), 1)
-        after, worth = (put(old, new, place) for old, new in zip((played, now.value), better, strict=True))
-        return after, worth
+
+        def search_part(number: Int[Array, ""], held: tuple[Array, Array]) -> tuple[Array, Array]:
+            at = jax.lax.dynamic_slice_in_dim(place, number * part, part, 1)
+
+            def pick(x: Array) -> Array:
+                """[E, G, ...] as [G, part, ...]; rows past the end repeat the last game and are thrown away."""
+                return jax.vmap(lambda own, at: own[jnp.minimum(at, games - 1)], (1, 0))(x, at)
+
+            found = self.planned(jax.tree.map(pick, now), seat, jax.random.fold_in(key, number))
+            return put(held[0], found[0], at), put(held[1], found[1], at)
+
+        needed = jnp.where(due, -(-jnp.minimum(wanted.sum(0), room).max() // part), 0)
+        return jax.lax.fori_loop(0, needed, search_part, (played, now.value))
 
     def planned(
         self, now: Moments, seat: Int[Array, " G"], key: PRNGKeyArray
