@@ -12,6 +12,7 @@ from otherminds.config import PRESETS, BadInput, Sizes, Train
 from otherminds.games.ego import view
 from otherminds.learners import hop
 from otherminds.learners.base import Scale
+from otherminds.learners.hop_play import SMALLEST_PART
 from otherminds.rollout import collect, draw_bank, start
 from otherminds.types import Seated, of_seats
 
@@ -120,9 +121,12 @@ def test_one_seat_of_a_policy_plays_as_it_did_in_its_group(preset):
 
 
 def test_at_play_every_move_is_searched_and_without_search_none():
-    state, _, play = played("hop", practice=0.0)
+    """In more games than are searched at once; and none where an episode is over that somebody counts."""
+    state, _, play = played("hop", sizes=dataclasses.replace(SIZES, parallel=40), practice=0.0)
     policy = hop.policy(state).without_noise()
-    for one, share in ((policy, 1.0), (policy.without_search(), 0.0)):
+    assert 2 * SMALLEST_PART < 40
+    over = jnp.ones((40, len(state.seats)), bool)
+    for one, share in ((policy, 1.0), (policy.without_search(), 0.0), (policy.sparing(over, 1.0), 0.0)):
         extras = one.step(view(play.now, state.seats), play.memories[0], jax.random.key(0))[2]
         searched = np.asarray((extras.logits != extras.policy_logits).any(-1))[np.asarray(play.now.present)]
         choices = np.asarray(play.now.legal.sum(-1))[np.asarray(play.now.present)] > 1
