@@ -474,6 +474,7 @@ def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
         "entropy_final": None,
         "value_weight": 0.0,
         **({"imagined_fraction": 0.0} if hasattr(state.config, "imagined_fraction") else {}),  # of rows that were played
+        **({"stakes": None} if hasattr(state.config, "stakes") else {}),  # what counts more in one moment may cost in another
     }
     careful = dataclasses.replace(
         state,
