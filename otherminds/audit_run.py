@@ -475,6 +475,7 @@ def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
         "value_weight": 0.0,
         **({"imagined_fraction": 0.0} if hasattr(state.config, "imagined_fraction") else {}),  # of rows that were played
         **({"stakes": None} if hasattr(state.config, "stakes") else {}),  # what counts more in one moment may cost in another
+        **({"ambition": 0.0} if hasattr(state.config, "ambition") else {}),  # returns by hand are of rewards as they are
     }
     careful = dataclasses.replace(
         state,
@@ -490,7 +491,8 @@ def _update_direction(evidence: Evidence, k: int, name: str) -> Check:
         distribution.log_probability(_replayed(evidence, k, learner.policy(s), rows.observation).logits, rows.action)
         for s in (state, after)
     )
-    change, present = np.asarray(later - before, np.float64), np.asarray(rows.present) & evidence.setup.as_itself(k)[None]
+    taught = learner.taught(state) if hasattr(learner, "taught") else evidence.setup.as_itself(k)
+    change, present = np.asarray(later - before, np.float64), np.asarray(rows.present) & taught[None]
     better = by_hand - np.asarray(rows.value, np.float64)
     gains, sizes = [], []
     for j in range(present.shape[2]):

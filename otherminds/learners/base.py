@@ -42,6 +42,7 @@ class Learner(Protocol):
         """All that gradients may move: parameters, with a leading axis of seats unless they are shared."""
 
     # A learner may also have `wants_final(config)`, whether it learns from what the last step of an episode led to;
+    # `taught(state)`, of which seats of which games the rows teach it at this time, if not of those it plays as itself;
     # `as_itself(config, games, group)`, which seats of which games it does not leave to other selves of it while it learns; and
     # `among_equals(state)`, itself without those; and `live_parts(state, fresh, view, memory, key)`, how much what is played
     # changes without each part that is switched on; and `signs()`, by which of its metrics its parts are judged (else: SIGNS).

@@ -139,6 +139,15 @@ def as_itself(config: HOP, games: int, group: int) -> np.ndarray:
     return cast(games, group, config.practice if practises(config, group) else 0.0) == OWN
 
 
+def taught(state: State) -> np.ndarray:
+    """Of which seats of which games the rows teach the policy at this time, [games, group]: before modest selves come in, their
+    seats are its own."""
+    group = len(state.seats)
+    who = cast(state.sizes.parallel, group, state.config.practice if practises(state.config, group) else 0.0)
+    begun = bool(state.updates >= state.config.search.begin * state.planned)
+    return (who == OWN) | ((who == MODEST) & (not begun))
+
+
 def among_equals(state: State) -> State:
     """The same learner without other selves in its games."""
     return dataclasses.replace(state, earlier=None, modest=None)
