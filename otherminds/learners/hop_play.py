@@ -40,7 +40,7 @@ class ActorCritic(eqx.Module):
     reads: Conditioned
     actor: Dense
     critic: Dense
-    stakes: Dense | None  # how much may depend on what is done
+    stakes: Dense | None  # how much may depend on the move
     allowed: Dense | None  # which moves are legal, for planning where nobody says so
 
     @staticmethod
