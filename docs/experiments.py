@@ -52,9 +52,9 @@ def _segments(length: int) -> Experiment:
     return Experiment(f"--ppo.core gru --rollout 40 --ppo.segment {length} --steps 1000000 --seeds 3")
 
 
-def _hop(preset: str, options: str = "", before: tuple[str, ...] = ()) -> Experiment:
+def _hop(preset: str, options: str = "", before: tuple[str, ...] = (), adapt: str | None = None) -> Experiment:
     train = f"--seats {preset} --steps 800000 --seeds 5 {options}".strip()
-    return Experiment(train, "--episodes 1000", None, "--quick", preset, before)
+    return Experiment(train, "--episodes 1000", None, adapt, preset, before)
 
 
 def _hop_beside(partners: str, player: int) -> Experiment:
@@ -67,7 +67,7 @@ def _hop_beside(partners: str, player: int) -> Experiment:
 
 
 EXPERIMENTS = {
-    **{preset: _hop(preset) for preset in PRESETS},
+    **{preset: _hop(preset, adapt="--quick") for preset in PRESETS},
     "hop_plus_rewarded": _hop("hop_plus", "--hop.trajectories rewarded"),
     "hop_plus_warm": _hop(
         "hop_plus",
@@ -123,13 +123,13 @@ def run(name: str) -> None:
     if "win_rate" in evaluated:  # as others judge it, by the likeliest actions; beside it, as everything else here, by drawn ones
         greedy = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--play", "greedy", "--json"))
         evaluated["greedy"] = {key: greedy[key] for key in ("reward", "win_rate", "win_rate_per_seed")}
-    adapted = []
+    adapted, searches = [], bool(experiment.preset and PRESETS[experiment.preset].search)
+    if searches:
+        plain = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--search", "False", "--json"))
+        evaluated["without_search"] = {key: plain[key] for key in ("reward", "per_seed")}
     if experiment.adapt is not None:
-        for search in ("True", "False") if PRESETS[experiment.preset].search else ("True",):
+        for search in ("True", "False") if searches else ("True",):
             adapted.append(json.loads(otherminds("adapt", name, *experiment.adapt.split(), "--search", search, "--json")))
-        if PRESETS[experiment.preset].search:
-            plain = json.loads(otherminds("evaluate", name, *experiment.evaluate.split(), "--search", "False", "--json"))
-            evaluated["without_search"] = {key: plain[key] for key in ("reward", "per_seed")}
     audit = subprocess.run(
         [sys.executable, "-m", "otherminds", "audit", name, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -22,6 +22,19 @@ SEEN = {
 """Columns on how partners are foreseen."""
 VARIANTS = ("hop_plus_rewarded", "hop_plus_warm")
 """HOP+ that learns of partners from rewarded trajectories alone, or starts from fits."""
+BESIDE = [f"beside_{partners}_{player}" for partners in ("3ns", "3nh", "nh_ns_random") for player in range(1, 5)]
+COMPARED = (
+    ("hop_plus", "no_goal"),
+    ("hop_plus", "hop_plus_no_goal"),
+    ("hop_plus", "hop_plus_no_model"),
+    ("hop_plus", "hop_plus_no_inter"),
+    ("hop_plus", "hop_plus_no_intra"),
+    ("hop_plus", "hop_plus_no_search"),
+    ("hop_plus", "omg"),
+    ("hop", "no_goal"),
+    ("hop", "direct_om"),
+)
+"""Who is set beside whom: of each pair, the second lacks something."""
 SETS = ("3ns", "3nh", "3random", "nh_ns_random", "2ns_random", "switchers")
 
 
@@ -116,15 +129,30 @@ def strangers() -> str:
 def differences() -> str:
     """Paired by seed: how much more is earned than by another."""
     runs, rows = known(PRESETS), []
-    for name, base in (("hop_plus", "no_goal"), ("hop_plus", "hop_plus_no_goal"), ("hop", "no_goal"), ("hop", "direct_om")):
+    for name, base in COMPARED:
         if name in runs and base in runs:
             left, right = (_per_seed(runs[which]) for which in (name, base))
-            rows.append([f"`{name}` less `{base}`", *(over(left[one] - right[one]) for one in SETS)])
-    return table(["", *SETS], rows)
+            rows.append([f"`{name}` less `{base}`", *(over(left[one] - right[one]) for one in left)])
+    return table(["", "self-play", *SETS], rows)
 
 
-def _per_seed(found: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {one["set"]: np.array(one["per_seed"]) for one in found["adapt"][0]["sets"]}
+def gains() -> str:
+    """Paired by seed: how much more is earned with search at play than without it."""
+    rows = []
+    for name, found in known(PRESETS).items():
+        if len(found["adapt"]) == 2:
+            left, right = _per_seed(found), _per_seed(found, searching=False)
+            share = np.mean([one["searched"]["mean"] for one in found["adapt"][0]["sets"]])
+            rows.append([f"`{name}`", f"{share:.0%}", *(over(left[one] - right[one]) for one in left)])
+    return table(["learner", "moves decided by search", "self-play", *SETS], rows)
+
+
+def _per_seed(found: dict[str, Any], searching: bool = True) -> dict[str, np.ndarray]:
+    """What each seed earned, in self-play and among strangers; who does not search is the same either way."""
+    evaluated = found["evaluate"]
+    own = evaluated if searching else evaluated["without_search"]
+    sets = found["adapt"][0 if searching else 1]["sets"]
+    return {"self-play": np.array(own["per_seed"])} | {one["set"]: np.array(one["per_seed"]) for one in sets}
 
 
 def inferred() -> str:
@@ -161,8 +189,7 @@ def inferred() -> str:
 def beside() -> str:
     """Trained beside scripts, once in each seat."""
     rows = []
-    names = [f"beside_{partners}_{player}" for partners in ("3ns", "3nh", "nh_ns_random") for player in range(1, 5)]
-    for name, found in known(names).items():
+    for name, found in known(BESIDE).items():
         player = int(name[-1])
         reward = found["evaluate"]["reward"]["per_seat"][player - 1]
         for partner, part in found["adapt"][0]["sets"][0]["by_partner"].items():
@@ -189,6 +216,23 @@ def beside() -> str:
         "lowest expected recall / exact",
     ]
     return table(columns, rows)
+
+
+def recalls() -> str:
+    """How often each action of each kind of partner is expected when it comes, beside knowing the partner's probabilities; means
+    over the seats that learned beside it."""
+    found: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+    for name, one in known(BESIDE).items():
+        for partner, part in one["adapt"][0]["sets"][0]["by_partner"].items():
+            for action, row in part["by_action"].items():
+                pair = row["expected_recall"]["mean"], row["expected_recall_exact"]["mean"]
+                found.setdefault((name[:-2].removeprefix("beside_"), partner), {}).setdefault(action, []).append(pair)
+    actions = list(dict.fromkeys(action for row in found.values() for action in row))
+    rows = []
+    for (beside, partner), row in found.items():
+        means = [np.mean(row[action], 0) if action in row else None for action in actions]
+        rows.append([beside, partner, *("" if mean is None else f"{mean[0]:.2f} of {mean[1]:.2f}" for mean in means)])
+    return table(["trained beside", "partner", *actions], rows)
 
 
 def planning_exact(found: dict[str, Any]) -> str:
@@ -227,6 +271,8 @@ TABLES = {
     "hop_foresight": foresight,
     "hop_strangers": strangers,
     "hop_differences": differences,
+    "hop_gains": gains,
     "hop_inferred": inferred,
     "hop_beside": beside,
+    "hop_recall": recalls,
 }
